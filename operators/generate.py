@@ -5,13 +5,15 @@ as used by Gandhi et al. (2024, "Stream of Search") and TinyZero, with two of th
 (three numbers of 1..9: 2,682 tasks, 570 up to the order of the numbers), so tasks are drawn without repetition, and
 curation splits train and test by `countdown_key`: no permutation of a held-out task is in the training data.
 
-`products`: multiply two numbers, with a calculator as a tool. Worlds that agents act in are in operators/worlds/.
+`products`: multiply two numbers, with a calculator as a tool. `sums`: add and subtract, asked for in words. Worlds that
+agents act in are in operators/worlds/.
 """
 
 import dataclasses
 import itertools
 import json
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 from ouroboros.operators.worlds.folder import folder
@@ -19,11 +21,11 @@ from ouroboros.operators.worlds.frozen_lake import frozen_lake
 from ouroboros.operators.worlds.shop import shop
 from ouroboros.operators.worlds.sudoku import sudoku
 from ouroboros.operators.worlds.terminal import terminal
-from ouroboros.pipeline.settings.arguments.rows import Countdown, Products
+from ouroboros.pipeline.settings.arguments.rows import Countdown, Products, Sums
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.records import RawTask
 
-COUNTDOWN, PRODUCTS = Countdown.model_construct(), Products.model_construct()  # their defaults
+COUNTDOWN, PRODUCTS, SUMS = (one.model_construct() for one in (Countdown, Products, Sums))  # their defaults
 MISSES = 20_000  # draws without a new task after which the space counts as exhausted
 TIMES = "\u00d7"  # multiplication sign: not ASCII
 
@@ -232,5 +234,28 @@ def products(seed: int, tasks: int, demonstrations: int, guesses: float, digits=
         yield dataclasses.replace(row, row=position)
 
 
-GENERATORS = {"countdown": countdown, "products": products,
+# ---------------------------------------------------------------------------------------------------------- in words
+
+
+def sums(seed: int, tasks: int, terms=SUMS.terms, low=SUMS.low, high=SUMS.high) -> Iterator[RawTask]:
+    """Distinct questions such as `What is 47 - 31 + 12?`, whose result is not negative.
+
+    The numbers fall, so that no two questions have the same terms in another order: curation that splits by question
+    splits by content. Raises ConfigError when fewer exist than requested.
+    """
+    source = random.Random(f"sums {seed}")
+
+    def draw() -> RawTask:
+        while True:
+            drawn = sorted(((source.randint(low, high), source.choice((1, -1))) for _ in range(terms)), reverse=True)
+            given, signs = [number for number, _ in drawn], [1, *(sign for _, sign in drawn[1:])]
+            if (total := sum(s * n for s, n in zip(signs, given, strict=True))) >= 0:
+                text = re.sub("([+-])", r" \1 ", _expression(given, signs))
+                return RawTask(0, f"What is {text}?", str(total), None)
+
+    for position, row in enumerate(_distinct(draw, tasks, "tasks")):
+        yield dataclasses.replace(row, row=position)
+
+
+GENERATORS = {"countdown": countdown, "products": products, "sums": sums,
               "folder": folder, "frozen_lake": frozen_lake, "shop": shop, "sudoku": sudoku, "terminal": terminal}

@@ -10,7 +10,10 @@ rows.
 import math
 from fractions import Fraction
 
+import pyarrow as pa
+
 from ouroboros.pipeline.settings.arguments.rows import Mix, StalenessControl
+from ouroboros.pipeline.store import sessions
 
 MIX, FRESH = Mix(), StalenessControl()
 
@@ -57,6 +60,17 @@ def mix(step: int, train_batch_size: int, expert_data_ratio=MIX.expert_data_rati
                    (SELECT count(*) FROM candidates) + turn - {(step - 1) * experts - 1} AS place
             FROM turns JOIN experts ON position = turn % (SELECT count(*) FROM experts))
         SELECT * FROM ({default(step, train_batch_size)}) UNION ALL SELECT * FROM chosen ORDER BY place"""
+
+
+def selected(query: str, candidates: pa.Table, experts: int) -> tuple[list[str], list[int]]:
+    """Ids of the rollouts that a query selects, and places of the expert rows, 0 .. experts - 1, each in its order."""
+    places = pa.array(range(experts), pa.int64())
+    with sessions.new(threads=1) as session:
+        session.register("candidates", candidates)
+        session.register("experts", pa.table({"experience_id": places.cast(pa.string()), "position": places}))
+        found = session.sql(query).fetchall()
+    return ([id_ for id_, is_expert, _ in found if not is_expert],
+            [int(id_) for id_, is_expert, _ in found if is_expert])
 
 
 def _candidates(condition: str) -> str:

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ouroboros.operators.algorithm import Algorithm
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.results.counterfactual import ORIGINAL
 from ouroboros.pipeline.settings import secrets
-from ouroboros.pipeline.settings.algorithm import Algorithm
-from ouroboros.pipeline.settings.algorithms import WITH_CRITIC, WITH_ENTROPIES, WITH_TEACHER
+from ouroboros.pipeline.settings.algorithm import Algorithm as Section
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store import checkpoints, files, hashes, records, tables
 from ouroboros.pipeline.store.errors import OuroError
@@ -67,13 +67,13 @@ class Replay:
         self.spec = files.read_json(directory / "stage.json")
         self.config = Config.partial(secrets.reveal(self.spec["config"]))
         self.original = self.config.algorithm
-        self.alternatives = {name: Algorithm.partial(one) for name, one in request["alternatives"].items()}
+        self.alternatives = {name: Section.partial(one) for name, one in request["alternatives"].items()}
         path = tables.step_file(directory, "steps", self.step)
         self.stored = tables.read(path, records.Step).to_pylist()[0]
         context = self._context(self.original)
         model = checkpoints.model_directory(context.inputs["model"])
         every = [self.original, *self.alternatives.values()]
-        refers = any(self._refers(algorithm) for algorithm in every)
+        refers = any("ref_logprobs" in self._made(algorithm).estimates for algorithm in every)
         config = context.config
         resolve(config, model)
         self.actor = Actor(model, config, single_process(), config.model.temperature, refers, GradientEngine)
@@ -82,41 +82,39 @@ class Replay:
             load_policy(self.actor, Path(request["weights"]))
         self.references = References(context, model, self.actor) if refers else None
         self.teacher = Teacher(context, model, self.actor.process) if "teacher" in context.inputs else None
-        has_critic = self.original.advantage_fn in WITH_CRITIC
-        self.critic = Critic(model, config, self.actor.process, GradientEngine) if has_critic else None
+        self.critic = (Critic(model, config, self.actor.process, GradientEngine)
+                       if "values" in self._made(self.original).estimates else None)
         if self.critic and self.step > 1:
             load_critic(self.critic.zero.module, checkpoints.checkpoint_directory(directory, self.step - 1))
 
-    def _context(self, algorithm: Algorithm) -> Context:
+    def _context(self, algorithm: Section) -> Context:
         """The stage's context with another algorithm and without a log."""
         spec, config = self.spec, self.config.but("algorithm", algorithm)
         inputs = {role: Path(directory) for role, directory in spec["inputs"].items()}
         return Context(spec["run"], spec["name"], spec["identity"], self.directory, config, inputs,
                        logging.getLogger("ouro.replay"))
 
-    def under(self, algorithm: Algorithm) -> Outcome:
+    def under(self, algorithm: Section) -> Outcome:
         """Loss and gradient of the batch under an algorithm."""
         context = self._context(algorithm)
         experience = Recorded if "experience" in context.inputs else Rollouts
-        source = experience(context, kl_coef=self._coefficient(algorithm, "kl_penalty_fn"))
-        objective = Objective(context.config, self._coefficient(algorithm, "kl_loss_fn"))
+        made = self._made(algorithm)
+        source, objective, asked = experience(context, made), Objective(context.config, made), made.estimates
         batch = source.cut(self.step)
-        references = self.references if self._refers(algorithm) else None
-        critic = self.critic if algorithm.advantage_fn in WITH_CRITIC else None
-        teacher = self.teacher if algorithm.advantage_fn in WITH_TEACHER else None
-        estimates = Estimates(self.actor, references, critic, not algorithm.bypass_old_logprobs, teacher,
-                              algorithm.advantage_fn in WITH_ENTROPIES)
+        references, critic, teacher = (model if column in asked else None for column, model in (
+            ("ref_logprobs", self.references), ("values", self.critic), ("teacher_logprobs", self.teacher)))
+        estimates = Estimates(self.actor, references, critic, "old_logprobs" in asked, teacher, "entropies" in asked)
         estimates.add(batch.rollouts)
         rows = source.with_advantages(batch).rows
         result = self.actor.step(rows, objective, 0.0, self.step)
         return Outcome({row.id: row.advantage for row in rows}, result, self.actor.zero.gradients)
 
-    def _refers(self, algorithm: Algorithm) -> bool:
-        """Whether an algorithm needs the reference model."""
-        columns = Objective(self._context(algorithm).config).row_columns
-        return algorithm.kl_penalty_fn != "none" or algorithm.kl_loss_fn != "none" or "ref_logprobs" in columns
+    def _made(self, algorithm: Section) -> Algorithm:
+        """An algorithm with the state that it had at this step."""
+        state = {part: self._coefficient(algorithm, part) for part in ("kl_loss_fn", "kl_penalty_fn")}
+        return Algorithm.of(self._context(algorithm).config, state)
 
-    def _coefficient(self, algorithm: Algorithm, part: str) -> float | None:
+    def _coefficient(self, algorithm: Section, part: str) -> float | None:
         """Coefficient of a KL term at this step if it is the stage's own, which may have adapted; None: as configured.
         """
         same = all(getattr(algorithm, key) == getattr(self.original, key) for key in (part, f"{part}_args"))

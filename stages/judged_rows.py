@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ouroboros.operators.reward import REWARDS, calls_reward, countdown_reward, evals_reward, unmatched
-from ouroboros.pipeline.check.data_sample import Sample
+from ouroboros.pipeline.check.reading import Sample
 from ouroboros.pipeline.settings.arguments.judging import rubric_of
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.records import RawTask

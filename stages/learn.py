@@ -12,21 +12,20 @@ from typing import Any, NoReturn
 
 import torch
 
+from ouroboros.operators.algorithm import Algorithm
 from ouroboros.pipeline.job import slurm
 from ouroboros.pipeline.job.activity import UNLIMITED
 from ouroboros.pipeline.job.background import Background
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.ending import OUT_OF_TIME, Stopped
 from ouroboros.pipeline.job.opening import opening
-from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING, WITH_CRITIC, WITH_ENTROPIES
 from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.store import checkpoints, files, records, tables
 from ouroboros.pipeline.store.errors import ModelError, StageError
 from ouroboros.stages import device_sharing, recompute
 from ouroboros.stages.explorer.children import RENDEZVOUS, kept, run_child
 from ouroboros.stages.follow import TOTAL
-from ouroboros.stages.learner import mismatched, passes
-from ouroboros.stages.learner.actor import Actor, Result
+from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.batches.data_set import DataSet
 from ouroboros.stages.learner.batches.demonstrations import Demonstrations
 from ouroboros.stages.learner.batches.known_text import tokens_of_text
@@ -35,11 +34,10 @@ from ouroboros.stages.learner.batches.recorded import Recorded
 from ouroboros.stages.learner.batches.reward_pairs import RewardPairs
 from ouroboros.stages.learner.batches.rollouts import Rollouts
 from ouroboros.stages.learner.batches.texts import Texts
-from ouroboros.stages.learner.critic import Critic, ValueResult
-from ouroboros.stages.learner.engine.batch import Batch, Row
+from ouroboros.stages.learner.critic import Critic
+from ouroboros.stages.learner.engine.batch import Batch
 from ouroboros.stages.learner.engine.compiled import GRAPHS
 from ouroboros.stages.learner.engine.process import Process
-from ouroboros.stages.learner.engine.rates import learning_rate
 from ouroboros.stages.learner.engine.way import Way
 from ouroboros.stages.learner.estimates import Estimates
 from ouroboros.stages.learner.objective import Objective
@@ -49,13 +47,13 @@ from ouroboros.stages.learner.reference import References
 from ouroboros.stages.learner.saving import Deadline, Saving
 from ouroboros.stages.learner.scorer import Scorer
 from ouroboros.stages.learner.separation import prove_critic, prove_policy, prove_teacher
+from ouroboros.stages.learner.steps import Steps
 from ouroboros.stages.learner.teacher import Teacher
 from ouroboros.workflows.protocol.hugging_face import import_light
 
 PROBE_TOKENS = 256
 POLL_SECONDS = 0.2  # interval of looking for a request to end while the next batch is waited for
-DATA_SETS = {"sft": Demonstrations, "cpt": Texts, **dict.fromkeys(PAIR_TYPES, Preferences),
-             **dict.fromkeys(SCORING, RewardPairs)}  # other types: rollouts
+DATA_SETS = {"demonstrations": Demonstrations, "texts": Texts, "pairs": Preferences}
 
 
 class Trainer:
@@ -70,15 +68,15 @@ class Trainer:
         self.deadline = Deadline()
         self.measured = 0.0  # when the timings of the last step were taken
         checkpoint, saved = self._newest_checkpoint()
-        self.objective = Objective(config, saved.get("kl_coef", {}).get("kl_loss_fn"))
-        self.terms = {"kl_loss_fn": self.objective.kl}
-        self.source = self._source(saved)
+        self.algorithm = Algorithm.of(config, saved.get("state", saved.get("kl_coef")))  # its name until 2026-11
+        self.objective = Objective(config, self.algorithm)
+        self.source = self._source()
         self.process = Process.start(config.seed, context.directory / RENDEZVOUS,
                                      config.trainer.ulysses_sequence_parallel_size)
         data_set = isinstance(self.source, DataSet)
         if data_set and self.source.rejected and self.process.rank == 0:
             tables.write(context.directory / tables.LOCATIONS["rejected"], records.Rejected, self.source.rejected)
-        refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
+        refers = "ref_logprobs" in self.algorithm.estimates
         self.text = tokens_of_text(context, self.model, self.source, 2 * longest_sequence(config.model))
         self.actor = self._proved(saved, refers)
         references = References(context, self.model, self.actor) if refers else None
@@ -87,20 +85,21 @@ class Trainer:
             references.add(self.source.rows)
         self.estimates = Estimates(self.actor) if data_set else self._estimates(references)
         self.critic = self.estimates.critic
-        self.saving = Saving(context, self.model, self.process, self.actor, self.critic, self.terms,
+        self.saving = Saving(context, self.model, self.process, self.actor, self.critic, self.algorithm,
                              self.deadline.saved)
         self.syncs = self.source.syncs
         self.publishing = Publishing(context, self.actor, self.syncs)
+        self.steps = Steps(config, self.objective, self.actor, self.estimates, self.source.total_steps, context.log)
         self.step_done = self._resume(checkpoint, saved)
 
-    def _source(self, saved: dict[str, Any]) -> DataSet | Rollouts:
-        """The batches, of rollouts with their KL penalty. saved: the manifest of the checkpoint."""
-        if data_set := DATA_SETS.get(self.context.config.algorithm.algorithm_type):
+    def _source(self) -> DataSet | Rollouts:
+        """The train batches."""
+        algorithm = self.context.config.algorithm
+        if not algorithm.on_rollouts:
+            data_set = RewardPairs if algorithm.scores_responses else DATA_SETS[algorithm.data]
             return data_set(self.context, self.model)
         made = Recorded if "experience" in self.context.inputs else Rollouts
-        source = made(self.context, self._check, saved.get("kl_coef", {}).get("kl_penalty_fn"))
-        self.terms["kl_penalty_fn"] = source.penalty
-        return source
+        return made(self.context, self.algorithm, self._check)
 
     def _proved(self, saved: dict[str, Any], refers: bool) -> Actor:
         """The policy or reward model, its rows proved. refers: the initial policy is asked for its log-probs."""
@@ -121,16 +120,15 @@ class Trainer:
     def _estimates(self, references: References | None) -> Estimates:
         """The model estimates of rollouts."""
         context, config = self.context, self.context.config
-        critic = None
-        if config.algorithm.advantage_fn in WITH_CRITIC:
+        critic, asked = None, self.algorithm.estimates
+        if "values" in asked:
             critic = Critic(self.model, config, self.process, budget=self.actor.budget)
             prove_critic(critic, config, self.text)
         teacher = None
         if "teacher" in context.inputs:
             teacher = Teacher(context, self.model, self.process)
             prove_teacher(teacher, config, self.text)
-        return Estimates(self.actor, references, critic, not config.algorithm.bypass_old_logprobs, teacher,
-                         config.algorithm.advantage_fn in WITH_ENTROPIES)
+        return Estimates(self.actor, references, critic, "old_logprobs" in asked, teacher, "entropies" in asked)
 
     def _keep_way(self, way: Way, former: str | None) -> None:
         """Logs in which way rows go. Raises ModelError where it is not `former`, that of the checkpoint."""
@@ -208,7 +206,7 @@ class Trainer:
         batch = self._batch(step)
         waited = max(batch.available - begin, 0.0)
         train = time.perf_counter()
-        result, values = self._learn(batch)
+        result, values = self.algorithm.update(self.steps, batch)
         if self.estimates.references:
             self.estimates.references.follow(step)
         trained = time.perf_counter()
@@ -262,39 +260,6 @@ class Trainer:
         """Writes a line to the log, once for all ranks."""
         if line and self.process.rank == 0:
             self.context.log.info("%s", line)
-
-    def _learn(self, batch: Batch) -> tuple[Result, ValueResult | None]:
-        """Makes the optimizer steps of policy and critic. Critic warmup leaves the policy as is."""
-        step, total, trainer = batch.step, self.source.total_steps, self.context.config.trainer
-        values = None
-        if self.critic:
-            rate = learning_rate(step, total, trainer.critic.optimizer)
-            values = passes.critic_steps(batch.rollouts, self._parts(batch.rollouts, step),
-                                         lambda rows: self.critic.step(rows, rate))
-        updates = self.critic is None or step > trainer.critic_warmup
-        lr = learning_rate(step, total, self.context.config.algorithm.optimizer) if updates else 0.0
-        if "prox_logprobs" in self.objective.row_columns:
-            self.estimates.add_proximal(batch.rows)
-        if self.objective.declared.estimates_kl:
-            kl = mismatched.estimated_kl(self.actor, batch.rows)
-            if kl is None:
-                self.context.log.warning("step %d: all pairs of the train batch have one prompt, so the KL of "
-                                         "estimate_kl is not estimated, and is 0", step)
-            for row in batch.rows:
-                row.columns["estimated_kl"] = kl or 0.0
-        parts = self._parts(batch.rows, step) if updates else [[range(len(batch.rows))]]
-        result = passes.policy_steps(batch.rows, parts,
-                                     lambda rows: self.actor.step(rows, self.objective, lr, step, updates))
-        if self.objective.kl and updates:
-            self.objective.kl.steer(result.statistics["kl_loss"], len(batch.rows))
-        return result, values
-
-    def _parts(self, rows: list[Row], step: int) -> list:
-        """The mini-batches of each pass over rows; of given responses all of them."""
-        config = self.context.config
-        if not self.objective.several:
-            return [[range(len(rows))]]
-        return passes.parts_of(rows, config.trainer, config.seed, step)
 
     def _batch(self, step: int) -> Batch:
         """The batch of a step; starts preparing the next one in the background."""

@@ -28,7 +28,7 @@ from ouroboros.operators.experience import passed, scores_of
 from ouroboros.operators.formats import read_records
 from ouroboros.operators.generate import GENERATORS
 from ouroboros.operators.reward import load_reward
-from ouroboros.pipeline.check.data_sample import sample
+from ouroboros.pipeline.check.reading import sample
 from ouroboros.pipeline.check.samples import ROWS
 from ouroboros.pipeline.check.user_code import REWARD, TOOL, WORKFLOW, WORLD, of_python
 from ouroboros.pipeline.settings import secrets

@@ -2,7 +2,7 @@
 
     python -m ouroboros.stages.preview request.json answer.json
 
-Started by `ouro config check` (pipeline/check/samples.py). Draws rows at random (pipeline/check/data_sample.py) and
+Started by `ouro config check` (pipeline/check/samples.py). Draws rows at random (pipeline/check/reading.py) and
 applies the model's chat template and tokenizer. The answer lists problems, warnings, what could not be checked, and
 facts. Not a stage of the plan: no stage reads its output.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.operators.formats import text_of
-from ouroboros.pipeline.check.data_sample import Row, sample
+from ouroboros.pipeline.check.reading import Row, sample
 from ouroboros.pipeline.settings import data
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.model import Model
@@ -69,7 +69,7 @@ class Preview:
                                           "here.")
             return None
         if (template := self.limits.chat_template_path) and not resolve(template).is_file():
-            return None  # pipeline/check/references.py reports it
+            return None  # pipeline/check/data.py reports it
         try:
             with limited_memory():
                 tokenizer = load_tokenizer(Path(path), self.limits)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ouroboros.pipeline.check.recorded_rules import TAKEN, unfit_directory
+from ouroboros.pipeline.check.data import TAKEN, unfit_directory
 from ouroboros.pipeline.job.context import Context, run_stage
 from ouroboros.pipeline.settings.data import SHOWN
 from ouroboros.pipeline.store import hashes, records, tables

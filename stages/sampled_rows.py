@@ -12,9 +12,9 @@ from typing import Any
 
 from ouroboros.operators.formats import MEDIA, text_of
 from ouroboros.operators.turns import Unusable, as_turns
-from ouroboros.pipeline.check.columns import file_problems
-from ouroboros.pipeline.check.data_sample import Row, Sample
-from ouroboros.pipeline.check.sources import PAIR, RATE
+from ouroboros.pipeline.check.reading import Row, Sample
+from ouroboros.pipeline.check.sources import FEATURE, KEPT, PAIR, RATE
+from ouroboros.pipeline.store.errors import nearest
 from ouroboros.pipeline.store.harbor import UNSUPPORTED
 
 SHOWN = 160  # characters of a prompt in a message
@@ -24,8 +24,10 @@ REPEATED = 0.1  # share of sampled rows that equal others, above which they are 
 def unusable(source: dict[str, Any], drawn: Sample) -> list[str]:
     """A line for each empty file and each column that files lack; without any, for pairs that are never complete, solve
     rates that are none and Harbor tasks that cannot run here, unless these are skipped."""
-    return file_problems(source, drawn) or [*_without_pairs(source, drawn.rows), *_no_rates(source, drawn.rows),
-                                            *([] if source.get("skips") else _unsupported(source, drawn.rows))]
+    empty = [f"{source['key']}: {part.path} holds no rows; take it out." for part in drawn.parts if not part.total]
+    return [*empty, *_absent_columns(source, drawn)] or [
+        *_without_pairs(source, drawn.rows), *_no_rates(source, drawn.rows),
+        *([] if source.get("skips") else _unsupported(source, drawn.rows))]
 
 
 def warnings(source: dict[str, Any], rows: list[Row]) -> list[str]:
@@ -33,6 +35,29 @@ def warnings(source: dict[str, Any], rows: list[Row]) -> list[str]:
     Harbor tasks, one about columns of media, and one about a split that a file has not."""
     return [*_identical_pairs(source, rows), *_identical_rows(source, rows),
             *(_unsupported(source, rows) if source.get("skips") else []), *_media(source, rows), *_no_split(source)]
+
+
+def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
+    """Yields a line for each column that a file lacks; one line in total where several files lack it."""
+    parts = [part for part in drawn.parts if part.total]
+    for setting, column in source["columns"].items():
+        paired = source.get("paired", ())
+        lacking = [part for part in parts if column not in part.columns
+                   and not (setting in source["optional"] and set(paired) <= set(part.columns))]
+        if not lacking:
+            continue
+        named = {"prompt_key": source["prompt_setting"]}.get(
+            setting, "response_key" if paired and setting == "solution_key" else setting)
+        every, first = len(lacking) == len(parts), lacking[0]
+        taken = ("Give the parameter that takes it a default, or a value or ${column:NAME} in reward_fn_args or "
+                 "workflow_args.") if setting.startswith(KEPT) else ""
+        line = (f"{source['key']}: {source['path'] if every else first.path} has no column '{column}'; found "
+                f"{', '.join(first.columns[:20]) or 'none'}.{nearest(column, first.columns)}")
+        more = f" {len(lacking)} of its {len(parts)} files lack it." if len(lacking) > 1 and not every else ""
+        place = "data_selector.feature_keys of the set" if setting.startswith(FEATURE) else (
+            f"{source['format_key']}.{named}")
+        yield line + (f" {taken or f'Set {place}.'}" if every else
+                      f"{more} Write it as the other files have it, or take it out.")
 
 
 def _media(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ouroboros.operators.features import featured
 from ouroboros.operators.formats import MEDIA, look_up, read_records
 from ouroboros.operators.juicer import required
 from ouroboros.operators.turns import Unusable
-from ouroboros.pipeline.check.data_sample import Row, Sample
+from ouroboros.pipeline.check.reading import Row, Sample
 from ouroboros.pipeline.check.sources import FEATURE, POOL
 from ouroboros.pipeline.settings.data import format_of
 from ouroboros.pipeline.store.errors import DataError, OuroError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ouroboros.pipeline.check.judge import broken_rules, compose, judged
+from ouroboros.pipeline.check.judge import compose, judged, rules_of_stage
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.algorithms import filled
@@ -65,7 +65,8 @@ def overridden(*overrides: str) -> Config:
 def check(config: Config) -> list[Problem]:
     """Every invalid value and broken rule of an unchecked configuration."""
     made, problems = read(plain(config), Config)
-    return problems + broken_rules(Recipe(made), problems, False) + secrets.problems_of(plain(config))
+    broken = Recipe(made).each(lambda stage: rules_of_stage(stage, [one.key for one in problems]))
+    return problems + broken + secrets.problems_of(plain(config))
 
 
 def problems_of(*overrides: str) -> list[Problem]:

@@ -10,16 +10,10 @@ from ouroboros.pipeline.store.errors import DataError
 from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.engines import auxiliary
 from ouroboros.workflows.engines.guided import check_of
+from ouroboros.workflows.protocol import prompts
 from ouroboros.workflows.protocol.engine import Reply
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
-from ouroboros.workflows.protocol.prompts import (
-    choices_of,
-    columns_of,
-    conversation_text,
-    prompt_tokens,
-    task_tools,
-    task_turns,
-)
+from ouroboros.workflows.protocol.prompts import choices_of, conversation_text, prompt_tokens, task_tools, task_turns
 from ouroboros.workflows.protocol.trajectory import Attempt, Endpoint, Trajectory
 
 PARAMETER = "task"  # a workflow with a parameter of this name gets a TaskAtHand
@@ -38,7 +32,7 @@ class TaskAtHand:
         is_trained: whether the model is trained on the attempt; agents may then not constrain its replies.
         """
         self.messages, self.tools, self.answer = task_turns(task, config), task_tools(task), task.answer
-        self._columns = columns_of(task)
+        self._columns = prompts.columns_of(task)
         self._prefix = choices_of(task).get("reply_prefix", "")
         self._rewards, self._tokenizer, self._model = rewards, tokenizer, config.model
         self._parser, self._config = config.explorer.tool_call_parser, config

@@ -95,7 +95,7 @@ def advantages(rows: list[dict]) -> list[float]:
 # Loss and weights. The token at position p is predicted from p - 1. The loss has a number for each token; the weights
 # that average them are fixed over the whole batch before it is cut into micro-batches, so the cut changes nothing.
 # Left out: rows packed without padding; the output head in chunks; DeepSpeed with several ranks; LoRA; KL and entropy
-# terms (stages/learner/objective.py); warmup of the learning rate; checkpoints; the files by which the trainer hands
+# terms (operators/algorithm.py); warmup of the learning rate; checkpoints; the files by which the trainer hands
 # its weights to the engine, and the proof that both compute the same (stages/learner/publishing.py).
 
 model = engine.model.train()  # engine and trainer share their weights

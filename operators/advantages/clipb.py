@@ -18,7 +18,7 @@ class Clipb(Grouped):
     std S, mean and population std over all action tokens of the batch. Assumes that entropy is worth keeping; averages
     still divide by all tokens. Equal S leave grpo; equal rewards, or a group of one, give 0.
     """
-    needs_entropies = True
+    reads = ("entropies",)
     epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation of rewards")
     mu: float = Field(2.5, ge=0, description="standard deviations of S below its mean beyond which failures teach "
                                              "nothing")

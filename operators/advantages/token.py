@@ -28,7 +28,7 @@ class Ppo(Advantage):
     inaccurate one biases G unless lam = 1. Degenerate: a single action token in the whole batch, or equal G, give A =
     0; with lam = gamma = 1, G is reward to come - V.
     """
-    needs_values = True
+    reads = ("values",)
     reads_tokens = True
     gamma: float = Field(1.0, ge=0, le=1, description="discount from one action token to the next")
     lam: float = Field(1.0, ge=0, le=1, description="weight of later estimates; 1 is free of the critic's bias")
@@ -87,6 +87,7 @@ class Remax(Advantage):
     response to the task does not depend on the sampled one; assumes that both are scored alike. returns = the sum.
     Degenerate: equal rewards of the two give 0.
     """
+    reads = ("baseline_reward",)
     reads_tokens = True
 
     def __call__(self, batch: pa.Table) -> pa.Table:
@@ -98,7 +99,7 @@ class Remax(Advantage):
 
 class Distillation(Advantage):
     """The log-probs of a teacher, compared with the student's."""
-    needs_teacher = True
+    reads = ("teacher_logprobs",)
     kl_coef: float = Field(1.0, gt=0, description="factor of the advantage")
 
     def __call__(self, batch: pa.Table) -> pa.Table:

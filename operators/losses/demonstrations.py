@@ -17,7 +17,7 @@ class Sft(Loss):
     -log p (Ouyang et al. 2022, arXiv:2203.02155). Assumes that every token is worth learning. Never negative; 0,
     without gradient, for a token of probability 1, and unbounded as its probability goes to 0.
     """
-    types = ("sft", "cpt")
+    types = (("sft", "demonstrations"), ("cpt", "texts"))
 
     def __call__(self, logprobs: Tensor) -> Losses:
         return -logprobs, {}

@@ -6,10 +6,10 @@ stages/judged_rows.py calls them with sampled rows. User functions: pipeline/che
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ouroboros.pipeline.check.sources import POOL, Source, rewards, tasksets
+from ouroboros.pipeline.check.sources import POOL, Source, rewards
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, CodeReward, tool_arguments
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import reward_functions, workflow_of
+from ouroboros.pipeline.settings.data import reward_functions, tasksets, workflow_of
 from ouroboros.pipeline.settings.explorer import runs_programs
 from ouroboros.pipeline.store.errors import ConfigError, Problem
 
@@ -40,7 +40,7 @@ def generator_problems(config: Config) -> list[Problem]:
             and not config.data_processor.task_pipeline.inputs and not each["optional"]]
 
 
-def isolation(config: Config) -> tuple[list[Problem], list[Problem]]:
+def isolation(config: Config) -> dict[str, list[Problem]]:
     """Returns why programs of replies cannot be isolated here, and a warning where they are not to be (code_reward)."""
     from ouroboros.workflows.environments.programs import cell  # starts processes
 
@@ -50,9 +50,10 @@ def isolation(config: Config) -> tuple[list[Problem], list[Problem]]:
             cell(how, CodeReward().memory_mb)
         except ConfigError as error:
             wrong.append(Problem(key, str(error), found=how))
-    return wrong, [Problem(key, "programs of replies will run with all your rights: they may read, change and delete "
-                                "what you may, and use the network.", found="none")
-                   for how in {*(runs_programs(config.kind, config) or ())} if how == "none"]
+    return {"problems": wrong, "warnings": [
+        Problem(key, "programs of replies will run with all your rights: they may read, change and delete what you "
+                     "may, and use the network.", found="none")
+        for how in {*(runs_programs(config.kind, config) or ())} if how == "none"]}
 
 
 def _judged(settings: Config) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -30,7 +30,7 @@ def show(config: Config) -> str:
     """Returns the configuration as YAML, secrets masked, preceded by comments with derived numbers."""
     from omegaconf import OmegaConf
 
-    notes = [f"#   {name}: {word}: {sentence}" for name, settings in counted(Recipe(config)).items()
+    notes = [f"#   {name}: {word}: {sentence}" for name, settings in counted(Recipe.of(config)).items()
              for word, sentence in described(settings)]
     yaml = OmegaConf.to_yaml(OmegaConf.create(mask(plain(config))))
     return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])

@@ -6,7 +6,6 @@ from typing import Any
 from ouroboros.pipeline.check.named_functions import ON_ROLLOUTS, part_taker, reward_taker, workflow_taker
 from ouroboros.pipeline.check.user_code import Functions, named
 from ouroboros.pipeline.compose.recipe import effective, entries
-from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, PAIR_TYPES
 from ouroboros.pipeline.settings.arguments.base import Taker, Term, bounds, unknown
 from ouroboros.pipeline.settings.arguments.base import choices as choices_of
 from ouroboros.pipeline.settings.arguments.users import Signature
@@ -72,8 +71,7 @@ def chosen(config: Config, stage: str, place: list[str], args: str, part: str) -
     found: dict[str, tuple[list[str], dict]] = {}
     for entry in (e for e in entries(config) if stage in ("", e["stage_name"])):
         algorithm = effective(config, entry).algorithm
-        called = algorithm.algorithm_type not in DEMONSTRATED and not (
-            part in ON_ROLLOUTS and algorithm.algorithm_type in PAIR_TYPES)
+        called = not algorithm.on_given_tokens and not (part in ON_ROLLOUTS and algorithm.on_pairs)
         if called and (name := getattr(algorithm, part)):
             found.setdefault(name, ([], getattr(algorithm, args)))[0].append(f"stage {entry['stage_name']}")
     return found

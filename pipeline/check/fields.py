@@ -88,7 +88,7 @@ def _argument(key: str, field) -> dict[str, Any]:
 
 def steps(config: Config) -> dict[str, int | None]:
     """Returns the optimizer steps of each training stage; None where they are known once its rows are curated."""
-    return {name: workload(settings).trainer_steps for name, settings in counted(Recipe(config)).items()}
+    return {name: workload(settings).trainer_steps for name, settings in counted(Recipe.of(config)).items()}
 
 
 def values(config: Config) -> dict[str, dict[str, str]]:

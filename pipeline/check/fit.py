@@ -13,16 +13,17 @@ from ouroboros.pipeline.check.memory import (
     beside,
     engines,
     kept_logprobs,
+    layer_tokens,
     recomputes,
     rollout,
     training,
 )
 from ouroboros.pipeline.check.model_size import Size, Sizes
-from ouroboros.pipeline.check.sources import explores
-from ouroboros.pipeline.check.workload import workload
+from ouroboros.pipeline.check.workload import Disk, disk, workload
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from ouroboros.pipeline.settings.config import Config, resolve_dtype
+from ouroboros.pipeline.settings.model import TEACHER, Model
 from ouroboros.pipeline.settings.trainer import must_overlap
 from ouroboros.pipeline.store.errors import Problem
 
@@ -38,9 +39,24 @@ def _element_bytes(dtype: str, gpus: Gpus) -> int:
     return {"float32": 4, "bfloat16": 2}[resolve_dtype(dtype, gpus.any)]
 
 
-def trains(config: Config) -> bool:
-    """Returns whether a stage with these settings has a trainer."""
-    return config.kind.trains
+def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, sizes: Sizes | None
+             ) -> tuple[dict[str, list], Disk | None]:
+    """Returns where a stage exceeds its GPUs, with the facts of its estimate, and its disk space; None where its model
+    was not counted. start, teacher: the sections `model` that name its initial model and its teacher."""
+    size, facts = sizes and sizes.of(start, config.model.lora_configs), [("GPUs", gpu_words(config, gpus))]
+    found = {"problems": [count_problem(config, gpus)], "warnings": [], "facts": facts}
+    if size is None:
+        return found, None
+    element, taught = element_bytes(config, gpus), sizes.of(teacher) if teacher and gpus.any else None
+    if gpus.gib:
+        found["warnings" if config.ignore_validator_suggestions else "problems"] += [
+            *beyond_memory(size, config, gpus, judge_bytes(config, gpus, sizes)),
+            teacher_problem(taught, size, config, element, gpus.gib) if taught else None]
+    found["problems"].append(tiles_problem(size, config))
+    taken, trained = disk(config, size, element), adapter_words(size, config)
+    facts += [*([("LoRA", trained)] if trained else []), *(described(size, config, gpus) if gpus.any else []),
+              *([("its teacher", teacher_words(taught, config, element))] if taught else []), ("disk", taken.words())]
+    return found, taken
 
 
 def count_problem(config: Config, gpus: Gpus) -> Problem | None:
@@ -54,9 +70,9 @@ def count_problem(config: Config, gpus: Gpus) -> Problem | None:
     if needed <= gpus.count:
         return Problem(ENGINE, f"needs {engine} GPUs{judges} to evaluate, {where} {gpus.count}.",
                        f"Lower {ENGINE}.engine_num or tensor_parallel_size.")
-    if not trains(config):
+    if not config.kind.trains:
         return Problem(ENGINE, f"needs {engine} GPUs{judges}, {where} {gpus.count}.", "Ask for fewer.")
-    if not explores(config):
+    if not config.kind.explores:
         return Problem("trainer.ranks", f"needs {ranks} GPUs, {where} {gpus.count}.", "Ask for fewer ranks.",
                        found=ranks)
     advice = "Ask for fewer."
@@ -81,10 +97,10 @@ def beyond_memory(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -
     """Lists why the trainer and engine of a stage do not fit. judges: bytes of reward models on the same GPU;
     `gpus.gib` must be known. A colocated engine is judged beside the idle trainer once that fits."""
     config = resolved(size, config, gpus, judges)
-    trainer = trainer_problem(size, config, gpus, judges) if trains(config) else None
+    trainer = trainer_problem(size, config, gpus, judges) if config.kind.trains else None
     if not trainer and (together := overlap_problem(size, config, gpus, judges)):
         return [together]
-    if config.mode == "colocate" and trains(config) and not trainer:
+    if config.mode == "colocate" and config.kind.trains and not trainer:
         judges += training(size, config, element_bytes(config, gpus)).idle
     return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if config.kind.engine else None)
             if problem]
@@ -116,7 +132,7 @@ def trainer_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
 def tiles_problem(size: Size, config: Config) -> Problem | None:
     """Reports MLPs that are to be computed in parts, of a model without any that can be."""
     shards = config.trainer.tiled_mlp_num_shards
-    if shards == 1 or not trains(config) or any(layer.tiled for _, layer in size.layers):
+    if shards == 1 or not config.kind.trains or any(layer.tiled for _, layer in size.layers):
         return None
     return Problem("trainer.tiled_mlp_num_shards", "no layer of the model has an MLP of gate_proj, up_proj, down_proj "
                    "and act_fn.", "Set 1.", found=shards)
@@ -196,9 +212,9 @@ def gpu_words(config: Config, gpus: Gpus) -> str:
     of = "" if gpus.count is None else f" of {gpus.count}"
     if config.kind.only_rewards:
         return f"{needed}{of}: reward models"
-    if not trains(config):
+    if not config.kind.trains:
         return f"{needed}{of}: the engine"
-    if not explores(config):
+    if not config.kind.explores:
         return f"{needed}{of}: one for each rank"
     turns = "in turns" if config.mode == "colocate" else "side by side"
     others = all_auxiliary_gpus(config)
@@ -209,7 +225,7 @@ def gpu_words(config: Config, gpus: Gpus) -> str:
 
 def adapter_words(size: Size, config: Config) -> str | None:
     """Formats an adapter's parameter count and the total; None without an adapter or training."""
-    if not (config.model.lora_configs and trains(config)):
+    if not (config.model.lora_configs and config.kind.trains):
         return None
     return (f"rank {config.model.lora_configs[0].lora_rank}: trains {size.trained:,} parameters beside the "
             f"model's {size.parameters:,} ({size.trained / size.parameters:.2%})")
@@ -218,7 +234,7 @@ def adapter_words(size: Size, config: Config) -> str | None:
 def described(size: Size, config: Config, gpus: Gpus) -> list[tuple[str, str]]:
     """Returns the estimate of a stage as (word, sentence) pairs."""
     config, element, lines = resolved(size, config, gpus), element_bytes(config, gpus), []
-    if trains(config):
+    if config.kind.trains:
         found, limit = training(size, config, element), f" of {gpus.gib:g}" if gpus.gib else ""
         lines.append(("memory", f"trainer about {found.peak / GIB:.1f} GiB{limit} a GPU ({_parts(found)})"))
     if config.kind.engine and gpus.gib:
@@ -242,3 +258,34 @@ def _engine_words(found: Rollout, config: Config) -> str:
 
 def _logprobs(kept: int) -> str:
     return f", log-probs of max_num_seqs sequences {kept / GIB:.1f}" if kept >= 0.05 * GIB else ""
+
+
+def scoring(teacher: Size, config: Config, element: int) -> float:
+    """Returns a scoring teacher's bytes on a rank's GPU: its weights, one layer's tensors, a chunk of logits.
+
+    c P + T x what a layer saves per token + (c + 16) chunk V: the logits, and in float32 they, their softmax, its
+    product with them and its logarithm's. element: c, bytes of a weight.
+    """
+    settings = config.trainer
+    tokens = settings.max_token_len_per_gpu
+    layer = max(layer_tokens(teacher, layer, element, settings.attention) for _, layer in teacher.layers)
+    logits = (element + 16) * min(settings.logprob_chunk_tokens, tokens) * teacher.vocabulary
+    return element * teacher.parameters + tokens * layer + logits
+
+
+def teacher_problem(teacher: Size, policy: Size, config: Config, element: int, gib: float) -> Problem | None:
+    """Reports a scoring teacher that, with the trainer's persistent memory, exceeds USABLE of a GPU of `gib`."""
+    own, kept = scoring(teacher, config, element) / GIB, training(policy, config, element).idle / GIB
+    if own + kept <= USABLE * gib:
+        return None
+    return Problem(TEACHER, f"while it scores, the teacher needs about {own:.1f} GiB on each GPU in addition to "
+                   f"{kept:.1f} that the trainer keeps, and both may fill {USABLE:.0%} of {gib:g}.", "Lower "
+                   "trainer.max_token_len_per_gpu, set trainer.offload_optimizer=true, or trainer.zero_stage=3 with "
+                   "more ranks, or take a smaller teacher.")
+
+
+def teacher_words(teacher: Size, config: Config, element: int) -> str:
+    """Describes the cost of a teacher, for the plan."""
+    size = element * teacher.parameters / GIB
+    return (f"{size:.1f} GiB in host memory for each of {config.trainer.ranks} rank(s); on the GPU while it "
+            f"scores: about {scoring(teacher, config, element) / GIB:.1f} GiB")

@@ -3,30 +3,19 @@
 import re
 from collections.abc import Iterable
 
-from ouroboros.pipeline.check import (
-    data_rules,
-    mode_rules,
-    recorded_rules,
-    sample_rules,
-    stage_rules,
-    teacher_rules,
-    turn_rules,
-)
+from ouroboros.pipeline.check import batch, data, model, named_functions, stage
 from ouroboros.pipeline.compose import axes, own_algorithms
-from ouroboros.pipeline.compose.compose import TITLE, composition, stage_names
+from ouroboros.pipeline.compose.compose import TITLE, composition
 from ouroboros.pipeline.compose.interpolation import resolved
-from ouroboros.pipeline.compose.recipe import Recipe
-from ouroboros.pipeline.compose.stage_settings import are_ordered, with_stages
+from ouroboros.pipeline.compose.recipe import Recipe, with_stages
 from ouroboros.pipeline.settings import guide, schema, secrets
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.setting import leaves, plain
 from ouroboros.pipeline.store.errors import ConfigError, Problem
 
 # rules beside those of single sections (`@rule` of a Section) and between sections (settings/combinations.py)
-OF_A_STAGE = (data_rules.without_rows, sample_rules.unfit_batch)
-BETWEEN_STAGES = (mode_rules.unfit_order, stage_rules.unasked_models, sample_rules.unread_sampling,
-                  teacher_rules.unfit_teachers, teacher_rules.unfit_models, turn_rules.unfit_turns,
-                  recorded_rules.unfit_rows)
+OF_A_STAGE = (data.without_rows, batch.unfit_batch)
+BETWEEN_STAGES = (batch.unread_sampling, data.unfit_rows, model.unfit, stage.unfit_stages)
 
 ELEMENT = re.compile(r"\.\d+$")  # one that cannot be read is omitted, which changes the list
 
@@ -51,18 +40,17 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     read, said = guide.split_always(whole)
     config, unread = schema.read(read, Config)
     config, misplaced = with_stages(config)
-    names, written, config = stage_names(whole["stages"]), plain(config), config.saying(said)
-    problems = [_by_name(problem, names) for problem in [*unresolved, *unread, *misplaced]]
+    written, config, problems = plain(config), config.saying(said), [*unresolved, *unread, *misplaced]
     if undefined := own_algorithms.wrong_files(config):  # no rule applies to an algorithm whose definition is invalid
         return config, [*typed, *secrets.without_values([*problems, *undefined], written)]
-    recipe, ordered = Recipe(config), are_ordered(config.stages)
-    problems += broken_rules(recipe, problems, ordered)
+    recipe = Recipe.of(config)
+    problems += broken_rules(recipe, problems)
     problems += secrets.problems_of(written)
     if long := _long_paths(written):
         raise ConfigError.of(TITLE, [*typed, *secrets.without_values([*problems, *long], written)])
-    if (typed or problems) and ordered:
+    if (typed or problems) and recipe.ordered:
         wrong = [problem.key for problem in problems]
-        problems += [one for one in stage_rules.wrong_references(recipe) if not _of_unknown_function(one, wrong)]
+        problems += [one for one in named_functions.wrong_references(recipe) if not _of_unknown_function(one, wrong)]
     return config, [*typed, *secrets.without_values(problems, written)]
 
 
@@ -93,16 +81,16 @@ def _of_unknown_function(problem: Problem, wrong: list[str]) -> bool:
                                           for place, _, key in named)
 
 
-def broken_rules(recipe: Recipe, read: Iterable[Problem], ordered: bool) -> list[Problem]:
+def broken_rules(recipe: Recipe, read: Iterable[Problem]) -> list[Problem]:
     """Lists every broken rule. read: problems of reading the settings, which have a default instead; a rule that is
-    broken by such a value is left out. ordered: whether the stages have valid names and order."""
+    broken by such a value is left out."""
     wrong = [(problem.stages, ELEMENT.sub("", problem.key)) for problem in read if problem.key]
 
     def unreadable(stage: str) -> list[str]:
         return [key for stages, key in wrong if not stages or stage in stages]
 
-    broken = recipe.collected(lambda name, settings: rules_of_stage(settings, unreadable(name)))
-    if not ordered:
+    broken = recipe.together([(name, rules_of_stage(settings, unreadable(name))) for name, settings in recipe.every])
+    if not recipe.ordered:
         return broken
     return broken + [problem for rule in BETWEEN_STAGES for problem in rule(recipe) if _caused_by_none(
         [problem], [key for name in problem.stages or [""] for key in unreadable(name)])]
@@ -121,10 +109,3 @@ def _caused_by_none(problems: list[Problem], keys: list[str]) -> list[Problem]:
     """Drops the problems that name one of these settings, or one below it."""
     return [problem for problem in problems
             if not any(re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", problem) for key in keys)]
-
-
-def _by_name(problem: Problem, names: list[str]) -> Problem:
-    """Returns the problem of a stage's entry by the stage's name in place of its index."""
-    of_entry = re.fullmatch(r"stages\.(\d+)\.(.+)", problem.key)
-    return problem.but(key=of_entry[2], stages=[names[int(of_entry[1])]]) if of_entry else problem
-

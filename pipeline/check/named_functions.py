@@ -5,11 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from ouroboros.pipeline.check.builtin_rewards import generator_problems
-from ouroboros.pipeline.check.sources import rewards, tasksets
-from ouroboros.pipeline.check.user_code import Functions
+from ouroboros.pipeline.check.user_code import Functions, tool_notes, wrong_code
+from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings import declared
 from ouroboros.pipeline.settings.algorithm import Algorithm
-from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments, tool_arguments
 from ouroboros.pipeline.settings.arguments.base import Taker, problems
 from ouroboros.pipeline.settings.arguments.binding import EACH, bind_reward, required_columns
@@ -17,11 +16,26 @@ from ouroboros.pipeline.settings.arguments.terms import Kl
 from ouroboros.pipeline.settings.arguments.users import GROUPS, Signature, column_of, provided, wrong_first
 from ouroboros.pipeline.settings.columns import ratio_column, ratio_problems, unweighed_steps, wrong_parameters
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import Taskset, reward_functions, workflow_of
+from ouroboros.pipeline.settings.data import Taskset, reward_functions, tasksets, workflow_of
+from ouroboros.pipeline.settings.monitors import monitor_problems
 from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.settings.train_batch import REPLAY
 from ouroboros.pipeline.settings.trainer import several_steps
 from ouroboros.pipeline.store.errors import Problem
+
+
+def wrong_references(recipe: Recipe) -> list[Problem]:
+    """Lists invalid arguments and code missing from its module. Stages must have valid names and order."""
+    monitor = recipe.run.monitor
+    return [*monitor_problems(monitor.monitor_type, monitor.monitor_args),
+            *recipe.each(lambda c: [*wrong_code(c), *wrong_arguments(c)], written=True)]
+
+
+def of_stage(config: Config, functions: Functions) -> dict[str, list[Problem | None]]:
+    """Returns what is wrong with the functions that a stage names, or remarkable. functions: imported ones."""
+    return {"problems": wrong_arguments(config, functions),
+            "warnings": [loss_note(config, functions), clip_note(config, functions), estimate_note(config),
+                         *tool_notes(config, functions)]}
 
 
 def wrong_arguments(config: Config, functions: Functions | None = None) -> list[Problem]:
@@ -107,7 +121,7 @@ def _wrong_columns(config: Config) -> list[Problem]:
 def _ratio_problems(config: Config, functions: Functions) -> list[Problem]:
     """Lists conflicts between the loss's ratio and rollout_correction or masks."""
     algorithm = config.algorithm
-    taken = None if algorithm.algorithm_type in GIVEN else loss_columns(algorithm, functions)
+    taken = loss_columns(algorithm, functions) if algorithm.on_rollouts else None
     return ratio_problems(algorithm, taken, several_steps(config.trainer)) if taken is not None else []
 
 
@@ -209,7 +223,7 @@ def tools_with_servers(config: Config, functions: Functions) -> list[tuple[str, 
 def _answered(config: Config) -> list[tuple[str, Taskset]]:
     """Returns (setting, task set) of the sets for which a stage samples responses."""
     return [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
-            if place.startswith("eval_") or rewards(config)]
+            if place.startswith("eval_") or config.kind.makes_experience]
 
 
 def _attempted(config: Config) -> list[tuple[str, Taskset, str]]:
@@ -285,9 +299,9 @@ def clip_note(config: Config, functions: Functions) -> Problem | None:
 
 def _used(algorithm: Algorithm) -> list[str]:
     """Returns the components that a stage of an algorithm calls."""
-    if algorithm.algorithm_type in DEMONSTRATED:  # one loss, without arguments
+    if algorithm.on_given_tokens:  # one loss, without arguments
         return []
-    return [part for part in PARTS if algorithm.algorithm_type not in GIVEN or part not in ON_ROLLOUTS]
+    return [part for part in PARTS if algorithm.on_rollouts or part not in ON_ROLLOUTS]
 
 
 def part_taker(part: str, name: str, functions: Functions) -> Taker | None:

@@ -42,6 +42,13 @@ class Report:
                        and (stage or problem.stages in ((), other.stages)) for other in known):
                 known.append(problem.of([stage]) if stage else problem)
 
+    def add_all(self, stage: str, found: dict[str, list]) -> Facts:
+        """Does the same for findings by the list that they belong to; returns the `facts` among them."""
+        for to, several in found.items():
+            if to != "facts":
+                self.add(stage, several, to)
+        return found.get("facts", [])
+
     def news_of_models(self, lines: list[str], named: dict[str, str]) -> list[Problem | str]:
         """Returns what a process that reads models says of them as problems of the settings that name them, without
         models of which a problem is known: it found the same. named: path -> setting."""

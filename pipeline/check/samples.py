@@ -1,7 +1,6 @@
 """Runs stages/preview.py in a separate process to show a data sample as the model sees it."""
 
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +10,6 @@ from typing import Any
 
 from ouroboros.pipeline.check import builtin_rewards
 from ouroboros.pipeline.check.sources import sources as sources_of
-from ouroboros.pipeline.check.sources import tasksets
 from ouroboros.pipeline.job.tasksets import sets_with_paths
 from ouroboros.pipeline.plan.data import data_settings
 from ouroboros.pipeline.plan.hub import is_here
@@ -19,7 +17,7 @@ from ouroboros.pipeline.settings.arguments.answers import tool_arguments
 from ouroboros.pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.curation import TaskPipeline
-from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Rows, workflow_of
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Rows, tasksets, workflow_of
 from ouroboros.pipeline.settings.setting import at, plain
 from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.digests import below, nothing_at, resolve
@@ -98,7 +96,7 @@ def ask(request: dict[str, Any], module: str = "ouroboros.stages.preview") -> di
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, request)
         done = subprocess.run(launch.command(module, str(asked), str(answer)), capture_output=True, text=True,
-                              env=os.environ | {"PYTHONPATH": launch.python_path()}, check=False)
+                              env=launch.environment(), check=False)
         if done.returncode:
             last = "\n".join(done.stderr.strip().splitlines()[-5:])
             raise StageError(f"`python -m {module}` ended with exit code {done.returncode}:\n{last}")
@@ -121,7 +119,7 @@ def _sets(settings: Config) -> Iterator[dict[str, Any]]:
     for key, name, split, one in sets_with_paths(settings.buffer):
         if split == "test":
             yield _set(key, name, one.path, one, "task", True) | {"limit": one.limit}
-        elif key.startswith(learns) and settings.algorithm.algorithm_type != "cpt":
+        elif key.startswith(learns) and settings.algorithm.data != "texts":
             yield _set(key, name, one.path, one, "task" if split == "train" else "demonstration", False)
 
 

@@ -9,13 +9,12 @@ import os
 from collections.abc import Callable
 
 from ouroboros.pipeline.check.named_functions import tools_with_servers
-from ouroboros.pipeline.check.sources import tasksets
 from ouroboros.pipeline.check.user_code import Functions
 from ouroboros.pipeline.job.context import environment
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import reward_functions
+from ouroboros.pipeline.settings.data import reward_functions, tasksets
 from ouroboros.pipeline.store.errors import Problem
 
 EXTERNAL = "explorer.rollout_model.external"

@@ -4,22 +4,24 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING
+from ouroboros.pipeline.check.reading import rows_at
+from ouroboros.pipeline.plan.hub import is_here
 from ouroboros.pipeline.settings.arguments.binding import required_columns
 from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.curation import TaskPipeline
 from ouroboros.pipeline.settings.data import (
     EXPERTS,
     SHOWN,
-    ExplorerInput,
     Format,
     Rows,
     Taskset,
-    eval_places,
+    tasksets,
     train_places,
 )
+from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.profiles import profiled
 from ouroboros.pipeline.settings.row_columns import asked_columns
-from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.settings.setting import at, plain
 from ouroboros.pipeline.store.digests import below, resolve
 
 POOL = "inputs"  # name for rows that belong to no set
@@ -76,15 +78,14 @@ def sources(config: Config) -> list[Source]:
     key, settings = "data_processor.task_pipeline", config.data_processor.task_pipeline
     given = config.buffer.trainer_input
     unread = [one for _, one in train_places(config.buffer.explorer_input) if one.path is None]
-    source = config.buffer.explorer_input
     columns = _columns(settings.format) + _features(unread) + _kept(
-        source, [one for one in tasksets(config) if one[1].path is None])
+        config, [one for one in tasksets(config) if one[1].path is None])
     columns += () if given.experience_buffer.path else _paired(settings.format, config)
     pool = [Source(POOL, f"{key}.inputs.{index}", path, settings.split, f"{key}.format", columns, ("solution_key",),
                    _prompt_setting(settings.format), form=_form(settings.format), alone=len(settings.inputs) == 1)
             for index, path in enumerate(settings.inputs)]
     sets = [(f"buffer.explorer_input.{place}", one,
-             _columns(one.format) + _features([one]) + _kept(source, [(place, one)]))
+             _columns(one.format) + _features([one]) + _kept(config, [(place, one)]))
             for place, one in tasksets(config)]  # an evaluation set has no selector
     shown = given.experience_buffer
     if not config.kind.is_offline:  # which reads recorded experience there
@@ -93,7 +94,7 @@ def sources(config: Config) -> list[Source]:
     sets += [(f"{EXPERTS}.{name}", name, one, _shown(one.format, config))
              for name, one in given.auxiliary_buffers.items()]
     every = pool + [source for found in sets for source in _files_of(*found)]
-    return [replace(source, allowed=config.buffer.max_rejected_ratio, whole=config.algorithm.algorithm_type in SCORING)
+    return [replace(source, allowed=config.buffer.max_rejected_ratio, whole=config.algorithm.scores_responses)
             for source in every]
 
 
@@ -105,40 +106,30 @@ def _features(sets: list[Taskset]) -> tuple[tuple[str, str], ...]:
     return tuple((f"{RATE if key in rates else FEATURE}{index}", key) for index, key in enumerate(keys))
 
 
-def _kept(source: ExplorerInput, sets: list[tuple[str, Taskset]]) -> tuple[tuple[str, str], ...]:
+def _kept(config: Config, sets: list[tuple[str, Taskset]]) -> tuple[tuple[str, str], ...]:
     """Returns the columns that functions of sets, with their places, take of a record."""
+    source = config.buffer.explorer_input
     found = dict.fromkeys(name for place, one in sets for name in required_columns(asked_columns(one, source, place)))
     return tuple((f"{KEPT}{name}", name) for name in found)
 
 
 def _shown(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
     """Returns the columns of a file of demonstrations or plain text."""
-    text = config.algorithm.algorithm_type == "cpt" or columns.response_key is None
+    text = config.algorithm.data == "texts" or columns.response_key is None
     return (*_asked(columns), *(() if text else (("solution_key", columns.response_key),)))
 
 
 def _paired(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
-    """Returns the columns that pair data add; pipeline/check/data_rules.py rejects null."""
-    if not config.kind.learns_from_given or config.algorithm.algorithm_type not in PAIR_TYPES:
+    """Returns the columns that pair data add; pipeline/settings/combinations.py rejects null."""
+    if not config.kind.learns_from_given or not config.algorithm.on_pairs:
         return ()
-    keys = (*PAIR, "margin_key") if config.algorithm.algorithm_type in SCORING else PAIR
+    keys = (*PAIR, "margin_key") if config.algorithm.scores_responses else PAIR
     return tuple((key, own) for key in keys if (own := getattr(columns, key, None)) is not None)
-
-
-def tasksets(config: Config) -> list[tuple[str, Taskset]]:
-    """Returns (place below buffer.explorer_input, settings) of every training or evaluation set."""
-    explorer = config.buffer.explorer_input
-    return [*train_places(explorer), *eval_places(explorer)]
 
 
 def rewards(config: Config) -> bool:
     """Returns whether a stage with these settings applies the reward functions of its training sets."""
     return config.kind.makes_experience
-
-
-def explores(config: Config) -> bool:
-    """Returns whether a stage with these settings makes rollouts to train on."""
-    return config.kind.explores
 
 
 def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ...]) -> list[Source]:
@@ -184,3 +175,51 @@ def _asked(columns: Format) -> tuple[tuple[str, str], ...]:
 
 def _prompt_setting(columns: Format) -> str:
     return "messages_key" if columns.prompt_type == "messages" and columns.messages_key else "prompt_key"
+
+
+def most_rows(config: Config, generated: bool = False) -> int | None:
+    """Returns the rows that a stage learns from (tasks, or demonstrations and pairs) before curation; None when not all
+    can be counted: not on this machine, a dataset of save_to_disk, or texts that are cut into pieces.
+
+    config: its settings (`recipe.effective`). generated: count generated rows too, of which curation drops
+    more.
+    """
+    kind, pool = config.kind, config.data_processor.task_pipeline
+    if kind.explores:
+        sets = [one for _, one in train_places(config.buffer.explorer_input)]
+    elif kind.learns_from_given and config.algorithm.data != "texts":
+        sets = [config.buffer.trainer_input.experience_buffer]
+    else:
+        return None
+    made = _generated(pool, kind, config.algorithm.on_pairs) if generated else None
+    counts = [_rows_of_set(one, pool, made) for one in sets]
+    return None if None in counts else sum(counts)
+
+
+def _rows_of_set(one: Rows, pool: TaskPipeline, made: int | None) -> int | None:
+    """Returns the rows of a set from its own files or the pool. made: rows that a generator provides for it."""
+    if one.path is not None:
+        named = one.path if isinstance(one.path, list) else [one.path]
+        paths, split = [below(path, one.subset_name) for path in named], one.split
+    else:
+        paths, split = pool.inputs, pool.split
+    counts = [rows_at(resolve(path), split) if is_here(path, split) else None for path in paths]
+    counts = counts or [made if one.path is None else None]
+    return None if None in counts else min(sum(counts), at(one, "limit") or sum(counts))
+
+
+def _generated(pool: TaskPipeline, kind: Kind, on_pairs: bool) -> int | None:
+    """Returns the rows that a generator creates for this kind of stage, faulty ones included; None for an unknown
+    generator or non-numeric arguments. Without curation all rows are tasks. on_pairs: whether it trains on pairs."""
+    given = [pool.generator_args.get(name) for name in GENERATED.get(pool.generator, ())]
+    if not given or any(isinstance(one, bool) or not isinstance(one, int | float) for one in given):
+        return None
+    tasks, demonstrations, dirt = given
+    pairs = pool.generator_args.get("pairs") or 0
+    own = (pairs if on_pairs else demonstrations) if kind.learns_from_given else tasks
+    curated, every = pool.config_path or pool.operators, tasks + demonstrations + pairs
+    return int((own if curated else every) + round(dirt * every))
+
+
+# generator (operators/generate.py) -> its arguments: number of tasks and demonstrations, share of faulty rows added
+GENERATED = {"countdown": ("tasks", "demonstrations", "dirt")}

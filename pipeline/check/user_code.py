@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from ouroboros.pipeline.check.sources import tasksets
 from ouroboros.pipeline.job.context import ending, environment, our_environment
 from ouroboros.pipeline.job.ending import die_with_parent
 from ouroboros.pipeline.job.process_group import ending_orphans
@@ -23,10 +22,10 @@ from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.arguments.answers import tool_arguments
 from ouroboros.pipeline.settings.arguments.users import Signature
 from ouroboros.pipeline.settings.config import TOOLS, Config, users_code
-from ouroboros.pipeline.settings.data import reward_functions, workflow_of
+from ouroboros.pipeline.settings.data import reward_functions, tasksets, workflow_of
 from ouroboros.pipeline.store import files, launch
-from ouroboros.pipeline.store.digests import module_file
-from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.digests import NEEDED, digest_code, module_file
+from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 from ouroboros.pipeline.store.user_errors import STANDARD_LIBRARY
 
 WAIT = 300  # seconds for importing the named modules
@@ -151,3 +150,43 @@ def of_python(dotted: str) -> bool:
     source = module_file(module)
     own = source.is_relative_to(STANDARD_LIBRARY) if source else "." not in module  # built-in modules have no file
     return own and module.partition(".")[0] in sys.stdlib_module_names
+
+
+def missing_code(config: Config) -> list[Problem]:
+    """Lists the user's modules that are named and missing on this machine."""
+    return [Problem(key, f"'{name}': no such module.{_nearest_module(name)}", NEEDED)
+            for name, key in _code(config).items() if not module_file(name.partition(":")[0]) and not of_python(name)]
+
+
+def wrong_code(config: Config) -> list[Problem]:
+    """Lists the user's modules that cannot be read, or lack the named function."""
+    found = []
+    for name, key in _code(config).items():
+        if of_python(name):
+            found.append(Problem(key, f"'{name}' is a function of Python itself; needed one of yours, which may call "
+                                 "it."))
+        elif module_file(name.partition(":")[0]):
+            try:
+                digest_code(name)
+            except ConfigError as error:
+                found.append(Problem(key, str(error)))
+    return found
+
+
+def _code(config: Config) -> dict[str, str]:
+    """Maps each user function to the first setting that names it."""
+    found: dict[str, str] = {}
+    for key, name in users_code(config):
+        found.setdefault(name, key)
+    return found
+
+
+def _nearest_module(dotted: str) -> str:
+    """Says what is in the place of a missing module, or suggests the closest match among the files in and below the
+    current directory."""
+    name, here = dotted.partition(":")[0], Path.cwd()
+    known = {".".join(path.relative_to(here).with_suffix("").parts): path for pattern in ("*.py", "*/*.py")
+             for path in here.glob(pattern)}
+    if name in known:
+        return f" {known[name].relative_to(here)} is there, and is no file."
+    return nearest(name, [module for module, path in known.items() if path.is_file()])

@@ -8,13 +8,12 @@ import pyarrow as pa
 from ouroboros.pipeline.check.memory import has_critic
 from ouroboros.pipeline.check.model_size import Size
 from ouroboros.pipeline.check.report import size
-from ouroboros.pipeline.check.row_counts import most_rows
-from ouroboros.pipeline.check.turn_rules import most_turns
+from ouroboros.pipeline.check.sources import most_rows
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job.schedule import rft_schedule
 from ouroboros.pipeline.settings.algorithm import Algorithm
-from ouroboros.pipeline.settings.algorithms import PAIR_TYPES
 from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import train_places, turns_of
 from ouroboros.pipeline.settings.explorer import because_of_time, depends_on_time
 from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.train_batch import groups_of_step, rows_of_step, train_batch
@@ -67,7 +66,7 @@ def workload(config: Config) -> Workload:
     if not (kind.trains or kind.explores):
         return Workload(0, 0, longest, 0, 0, 0)
     if kind.learns_from_given:
-        unit = 2 if config.algorithm.algorithm_type in PAIR_TYPES else 1
+        unit = 2 if config.algorithm.on_pairs else 1
         batch = buffer.train_batch_size or buffer.batch_size
         steps = buffer.total_steps or _whole(passes, batch)
         return Workload(0, unit * batch, longest, 0, steps, 0, most=passes is not None)
@@ -119,6 +118,12 @@ def row_bytes(prompt: int, response: int, kept: int = 0) -> float:
     return total
 
 
+def most_turns(settings: Config) -> int:
+    """Returns the same for all sets that a stage explores."""
+    source = settings.buffer.explorer_input
+    return max(turns_of(one, source, place) for place, one in train_places(source))
+
+
 def held_sets(config: Config) -> float:
     """Returns the bytes of host memory for what the tokens of replies in progress were sampled among, page-locked
     beside a GPU (workflows/engines/vllm_truncation.py): for each step until its requests end, all of the batch. The
@@ -146,6 +151,17 @@ class Disk:
         """Returns the known total; checkpoints of unknown number count once."""
         of_checkpoints = self.checkpoint if self.checkpoints is None else self.checkpoints
         return (self.tables or 0) + of_checkpoints + self.versions
+
+    def words(self) -> str:
+        """Formats total and parts."""
+        parts = [f"{size(self.checkpoint)} each checkpoint, of which all are kept" if self.checkpoints is None else
+                 f"checkpoints {size(self.checkpoints)}"]
+        parts += [f"weights on their way {size(self.versions)}"] if self.versions else []
+        if self.tables != 0:
+            parts.append("tables: known once the tasks are curated" if self.tables is None else
+                         f"tables {size(self.tables)}")
+        bound = f"at {'least' if self.checkpoints is None else 'most'} {size(self.total)}"
+        return f"{bound if self.tables is not None else f'without the tables {bound}'}: {', '.join(parts)}"
 
 
 def disk(config: Config, size: Size, element: int) -> Disk:
@@ -249,8 +265,8 @@ def _besides(algorithm: Algorithm, work: Workload, late: int) -> str:
 
 
 def _trainer(config: Config, work: Workload, kind: Kind) -> list[tuple[str, str]]:
-    settings, pairs = config.trainer, config.algorithm.algorithm_type in PAIR_TYPES
-    given = "pieces of text" if config.algorithm.algorithm_type == "cpt" else "demonstrations"
+    settings, pairs = config.trainer, config.algorithm.on_pairs
+    given = "pieces of text" if config.algorithm.data == "texts" else "demonstrations"
     passes = f"{config.buffer.total_epochs} pass(es) over the "
     rows, source = ("responses in pairs", "pairs") if pairs else (given, given)
     if kind.learns_from_rollouts:

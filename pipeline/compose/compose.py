@@ -25,7 +25,7 @@ from ouroboros.pipeline.compose.conf_files import (
     groups,
     search_path,
 )
-from ouroboros.pipeline.compose.interpolation import unreadable
+from ouroboros.pipeline.compose.interpolation import stage_names, unreadable
 from ouroboros.pipeline.settings import guide, schema, secrets
 from ouroboros.pipeline.settings.key_names import exists, letters_lost
 from ouroboros.pipeline.settings.setting import at
@@ -39,8 +39,8 @@ def composition(overrides: list[str]) -> tuple[dict[str, Any], list[Problem]]:
     and the problems. Types are unchecked. What cannot be merged, such as a list over a section, is left out."""
     from omegaconf import OmegaConf
 
-    words = read(overrides)
-    places, problems = directories(), words.problems
+    places, words = directories(), read(overrides)
+    problems = words.problems
     stamps = _stamps(places, words.choices)
     made = pickle.loads(_of_groups(words.choices, tuple(map(str, places)), stamps))  # six times as fast as deepcopy
     for override in sorted(words.values, key=lambda one: one.key_or_group.startswith("stages.")):  # of the run first
@@ -71,15 +71,16 @@ def read(overrides: list[str]) -> Words:
     """
     known, found, stopped = groups(), [], False
     problems: list[Problem] = []
-    for override in [*chosen_by_project(overrides), *overrides]:
+    words = [*chosen_by_project(overrides), *overrides]
+    chosen, twice = [key for key in map(axes.key_of, overrides) if key in known], axes.set_twice(overrides)
+    for override in words:
         try:
             word, wrong = _understood(override, known)
         except ConfigError as error:
             word, wrong, stopped = None, error.problems, True
         found += [word] if word else []
         problems += wrong
-    problems += axes.set_twice(overrides)
-    chosen = [key for key in map(axes.key_of, overrides) if key in known]
+    problems += twice
     if stopped or len(set(chosen)) < len(chosen):  # the rest depends on which recipe is meant
         raise ConfigError.of(TITLE, problems)
     return Words(tuple(word for word in found if isinstance(word, str)),
@@ -150,12 +151,6 @@ def _quoted(key: str, value: str) -> str:
     """Returns the override with its value quoted as text."""
     plain = re.sub("['\"]", "", value)
     return f"\"{key}='{plain}'\""
-
-
-def stage_names(stages: Any) -> list[str]:
-    """Returns the names of the entries of `stages`, whatever their type."""
-    return ([str(entry.get("stage_name") if isinstance(entry, dict) else entry) for entry in stages]
-            if isinstance(stages, list) else [])
 
 
 def _place(whole: dict[str, Any], override: Any) -> tuple[str | None, list[Problem]]:

@@ -54,7 +54,20 @@ def resolved(composed: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
             own.append(_own(entry, found, made) if isinstance(entry, dict) else entry)
             problems += [problem.below(f"stages.{at}") for problem in wrong if problem not in problems]
     whole = {**made, "stages": own if isinstance(composed["stages"], list) else composed["stages"]}
-    return whole, problems + secrets.leaks(whole)
+    names = stage_names(whole["stages"])
+    return whole, [_by_name(problem, names) for problem in [*problems, *secrets.leaks(whole)]]
+
+
+def stage_names(stages: Any) -> list[str]:
+    """Returns the names of the entries of `stages`, whatever their type."""
+    return ([str(entry.get("stage_name") if isinstance(entry, dict) else entry) for entry in stages]
+            if isinstance(stages, list) else [])
+
+
+def _by_name(problem: Problem, names: list[str]) -> Problem:
+    """Returns the problem of a stage's entry by the stage's name in place of its index."""
+    of_entry = re.fullmatch(r"stages\.(\d+)\.(.+)", problem.key)
+    return problem.but(key=of_entry[2], stages=[names[int(of_entry[1])]]) if of_entry else problem
 
 
 def _merged(base: Any, over: Any) -> Any:

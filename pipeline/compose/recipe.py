@@ -10,27 +10,33 @@ part of an identity. The other modes produce something else; the *kind* of stage
 A run as a whole in mode `bench` is its recipe, already trained, followed by a stage `bench`.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
-from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, filled, functions
-from ouroboros.pipeline.settings.config import ITS_OWN, Config
-from ouroboros.pipeline.settings.kinds import Kind
+from ouroboros.pipeline.settings import schema
+from ouroboros.pipeline.settings.algorithms import base_of, filled, functions
+from ouroboros.pipeline.settings.combinations import LONGEST_NAME
+from ouroboros.pipeline.settings.config import ITS_OWN, RUN_WIDE, Config
+from ouroboros.pipeline.settings.environment_values import parsed_environment
+from ouroboros.pipeline.settings.kinds import CURATE, IMAGES, MODEL, REPORT, REWRITES, TASKS, Kind
 from ouroboros.pipeline.settings.model import Model
-from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.settings.setting import at, given
 from ouroboros.pipeline.store.digests import StageModel
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
 BENCH = "bench"  # name of the stage added to a run in mode `bench`
+STAGE_NAME = re.compile(rf"[A-Za-z]\w{{,{LONGEST_NAME - 1}}}", re.ASCII)
+RESERVED = (IMAGES, TASKS, CURATE, MODEL, "evaluate_base", REPORT, BENCH)  # names of stages that the plan adds
 
 
 def entries(config: Config) -> list[dict]:
     """Returns the stages of a run. A recipe without any is one stage: the global settings."""
     if config.stages:
         return config.stages
-    algorithm = config.algorithm.algorithm_type
-    return [{"stage_name": algorithm if algorithm in DEMONSTRATED else "rft"}]
+    algorithm = config.algorithm
+    return [{"stage_name": base_of(algorithm.algorithm_type) if algorithm.on_given_tokens else "rft"}]
 
 
 def _planned(config: Config) -> list[dict]:
@@ -79,25 +85,109 @@ def sets(entry: Any, key: str) -> bool:
     return at(entry, key, ITS_OWN) is not ITS_OWN
 
 
+def _rewriting_problems(entry: dict) -> list[Problem]:
+    return [Problem(key, "changes the config.json of a model, and this stage names none: it continues with "
+                    "that of the run or of a stage above.", "Set it for the run, or beside model.model_path.")
+            for key in REWRITES if sets(entry, key) and not sets(entry, "model.model_path")]
+
+
+def with_stages(config: Config) -> tuple[Config, list[Problem]]:
+    """Returns a configuration whose entries of `stages` are read, and the problems with their structure and values."""
+    problems: list[Problem] = []
+    above: list[str] = []
+    kept: list[dict] = []
+    for index, written in enumerate(config.stages):
+        entry = {**written, **{key: parsed_environment(written[key]) for key in ITS_OWN if key in written}}
+        name = entry.get("stage_name")
+        settings = {key: value for key, value in entry.items() if key not in ITS_OWN}
+        section, own = schema.read(settings, Config, more=ITS_OWN)
+        read = given(section)
+        own += [Problem(key, "is a setting of the whole run, not of a stage.") for key in read if key in RUN_WIDE]
+        if not isinstance(name, str) or not STAGE_NAME.fullmatch(name) or name == "all":
+            place = f"entry {index + 1} of `stages`"
+            problems.append(Problem(f"{place}: stage_name", "needed a letter, then letters, digits and '_', at most "
+                                    f"{LONGEST_NAME} in all, and not 'all'; it names a rule and a directory.",
+                                    _boolean(name), found=name))
+            problems += [p.but(key=f"{place}: {p.key}") for p in own]
+            continue
+        if name in above:
+            own.append(Problem("stage_name", "another entry of `stages` has this name; needed names that differ.",
+                               found=name))
+        own += _rewriting_problems(entry) + _reserved_problems(name, above) + _after_problems(entry, above)
+        problems += [p.of([name]) for p in own]
+        kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or (k in read and k not in RUN_WIDE)})
+        above.append(name)
+    return config.but("stages", kept), problems
+
+
+def _boolean(name: Any) -> str:
+    """Explains how to write a name that YAML does not read as text."""
+    return ("YAML reads on, off, yes, no, true and false as booleans: put the name in quotes."
+            if isinstance(name, bool) else "")
+
+
+def _are_ordered(stages: list[dict]) -> bool:
+    """Returns whether all stages have unique names and follow stages above them, so that their order can be checked."""
+    above: list[str] = []
+    for entry in stages:
+        if entry["stage_name"] in above or _after_problems(entry, above):
+            return False
+        above.append(entry["stage_name"])
+    return True
+
+
+def _reserved_problems(name: str, above: list[str]) -> list[Problem]:
+    """Returns the problem of a name reserved for stages that the plan adds (pipeline/plan/plan.py)."""
+    evaluated = [one for one, other in [*((o, name) for o in above), *((name, o) for o in above)]
+                 if other == f"evaluate_{one}"]
+    if evaluated:
+        return [Problem("stage_name", f"'evaluate_{evaluated[0]}' is the evaluation of '{evaluated[0]}'; needed "
+                        "another name.", found=name)]
+    return [Problem("stage_name", f"a run gives this name to a stage that it adds; needed another than "
+                    f"{', '.join(RESERVED)}.", found=name)] if name in RESERVED else []
+
+
+def _after_problems(entry: dict, above: list[str]) -> list[Problem]:
+    names = before(entry, above)
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        return [Problem("after", "needed the name of a stage, or a list of names.", found=entry["after"])]
+    if len(set(names)) < len(names):
+        return [Problem("after", "names a stage twice; needed each once.", found=f"[{', '.join(names)}]")]
+    return [Problem("after", f"no stage above it has that name; above are: {', '.join(above) or 'none'}.", found=name)
+            for name in names if name not in above]
+
+
 class Recipe:
     """The settings of a run and of its stages, resolved once, and the order of the stages.
 
     run: the settings of the whole run. entries: every entry to plan, one that mode=bench adds too. settings, kinds:
     name -> settings of the stage (of `effective`), their kind. parents: name -> direct predecessors. own_models: the
-    stages that set their own initial model.
+    stages that set their own initial model. every: (name, settings) of each entry, also of one whose name another has.
+    ordered: whether names differ, and all follow stages above them, so that rules on their order can be applied.
 
     Names in `after` that are not above the stage are ignored, and of entries with one name the first counts:
-    pipeline/compose/stage_settings.py reports both. The graph is therefore acyclic.
+    `with_stages` reports both. The graph is therefore acyclic.
     """
+
+    _last: ClassVar["Recipe | None"] = None
+
+    @classmethod
+    def of(cls, config: Config) -> "Recipe":
+        """Returns the recipe of a configuration, resolved once as long as no other one is asked for."""
+        found = cls._last
+        if found is None or found.run is not config:
+            cls._last = found = cls(config)
+        return found
 
     def __init__(self, config: Config):
         self.run = config
         self.entries = _planned(config)
+        self.ordered = _are_ordered(config.stages)
         self.parents: dict[str, list[str]] = {}
         self.settings: dict[str, Config] = {}
-        self._all = [(entry["stage_name"], effective(config, entry)) for entry in self.entries]
+        self.every = [(entry["stage_name"], effective(config, entry)) for entry in self.entries]
         self.own_models: set[str] = set()
-        for entry, (name, settings) in zip(self.entries, self._all, strict=True):
+        for entry, (name, settings) in zip(self.entries, self.every, strict=True):
             if name in self.parents:
                 continue
             self.own_models |= {name} if sets(entry, "model.model_path") or sets(entry, "model.init") else set()
@@ -117,14 +207,15 @@ class Recipe:
         """Collects the findings on the settings of each stage, each once with the stages it concerns.
 
         written: whether only stages that the recipe lists count, without the one that mode=bench adds."""
-        return self.collected(lambda name, settings: find(settings), written)
+        return self.together([(name, find(settings)) for name, settings in self.every[
+            : len(entries(self.run)) if written else None]])
 
-    def collected(self, find: Callable[[str, Config], Iterable[Problem]], written: bool = False) -> list[Problem]:
-        """Does the same where the findings depend on the stage's name; an entry whose name another has is included."""
+    def together(self, found: Iterable[tuple[str, Iterable[Problem]]]) -> list[Problem]:
+        """Returns findings by the names of their stages, each once with the stages that it concerns."""
         concerned: dict[Problem, list[str]] = {}
         number = len(entries(self.run))
-        for name, settings in self._all[: number if written else None]:
-            for problem in find(name, settings):
+        for name, problems in found:
+            for problem in problems:
                 concerned.setdefault(problem, []).append(name)
         return [problem if len(names) == number else problem.of(names) for problem, names in concerned.items()]
 

@@ -278,7 +278,7 @@ def commit() -> str:
 
 def our_environment() -> dict[str, str]:
     """Returns the environment for a process of ours."""
-    return {**os.environ, **OFFLINE, "PYTHONPATH": launch.python_path()}
+    return launch.environment() | OFFLINE
 
 
 def ending(code: int) -> str:

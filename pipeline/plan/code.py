@@ -7,7 +7,6 @@ starts stages, reads and writes files, logs, reports and declares settings is ve
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, SCORING, WITH_CRITIC, WITH_TEACHER
 from ouroboros.pipeline.settings.config import Config, users_code
 from ouroboros.pipeline.settings.data import ReplayBuffer
 from ouroboros.pipeline.settings.declared import TABLES, Advantage, Loss
@@ -35,17 +34,16 @@ NAMED = {
     "selector_type": (),  # their code is that of an explorer step; their default arguments count
 }
 
-ROWS = {  # algorithm_type -> what makes train batches from given responses
-    "sft": ("stages.learner.batches.demonstrations:Demonstrations",),
-    "cpt": ("stages.learner.batches.texts:Texts",),
-    **dict.fromkeys(PAIR_TYPES, ("stages.learner.batches.preferences:Preferences",
-                                 "stages.learner.reference:References")),
-    **dict.fromkeys(SCORING, ("stages.learner.batches.reward_pairs:RewardPairs", "stages.learner.scorer:Scorer")),
+ROWS = {  # what is trained on -> what makes train batches of it
+    "demonstrations": ("stages.learner.batches.demonstrations:Demonstrations",),
+    "texts": ("stages.learner.batches.texts:Texts",),
+    "pairs": ("stages.learner.batches.preferences:Preferences", "stages.learner.reference:References"),
 }
+OF_SCORES = ("stages.learner.batches.reward_pairs:RewardPairs", "stages.learner.scorer:Scorer")  # of pairs
 
 # what only some settings use: a definition or module -> whether a stage with these settings uses it
 OPTIONAL: dict[str, Callable[[Config], Any]] = {
-    "operators.correction": lambda settings: settings.algorithm.algorithm_type not in GIVEN,
+    "operators.correction": lambda settings: settings.algorithm.on_rollouts,
     "operators.columns": lambda settings: any(values_of(settings, f"{one}.columns") for one in SETS[:3]),
     "operators.formats": lambda settings: _reads_files(settings),
     "operators.task_priority": lambda settings: _has_priority(settings),
@@ -54,18 +52,18 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "stages.curation:Curation": lambda settings: settings.data_processor.experience_pipeline.operators,
     "stages.explorer.over_rollout": lambda settings: settings.explorer.over_rollout.ratio,
     "stages.learner.batches.experts": lambda settings: settings.algorithm.sample_strategy == "mix",
-    "stages.learner.critic": lambda settings: (settings.algorithm.advantage_fn in WITH_CRITIC
-                                               or settings.algorithm.algorithm_type in SCORING),
+    "stages.learner.critic": lambda settings: (settings.algorithm.scores_responses
+                                               or settings.algorithm.has_critic),
     "stages.learner.engine.adapter": lambda settings: settings.model.lora_configs,
     "stages.learner.mismatched": lambda settings: settings.algorithm.policy_loss_fn_args.get("estimate_kl"),
     "stages.learner.penalty": lambda settings: settings.algorithm.kl_penalty_fn not in (None, "none"),
     "stages.learner.replay:Replay": lambda settings: _replay(settings).enable,
-    "stages.learner.teacher:Teacher": lambda settings: settings.algorithm.advantage_fn in WITH_TEACHER,
+    "stages.learner.teacher:Teacher": lambda settings: settings.algorithm.has_teacher,
     "workflows.attempts.pace": lambda settings: settings.explorer.dynamic_timeout.enable,
     "workflows.attempts.continued:ContinuedEngine": lambda settings: settings.explorer.partial_rollout,
     "workflows.engines.auxiliary": lambda settings: settings.explorer.auxiliary_models,
     "workflows.reward_model": lambda settings: (settings.explorer.auxiliary_models
-                                                or settings.algorithm.algorithm_type in SCORING),
+                                                or settings.algorithm.scores_responses),
 }
 EXPLORING = {"workflows.attempts.pace"}  # what evaluations, which attempt tasks by the same code, never use
 
@@ -81,8 +79,8 @@ def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
              if not {table.partition(":")[0] for table in NAMED[key][:1]} & stops]
     starts = list(kind.entries)
     if kind.learns_from_given:
-        starts += ROWS[settings.algorithm.algorithm_type]
-        named += [("policy_loss_fn", "sft")] * (settings.algorithm.algorithm_type in DEMONSTRATED)
+        starts += OF_SCORES if settings.algorithm.scores_responses else ROWS[settings.algorithm.data]
+        named += [("policy_loss_fn", "sft")] * settings.algorithm.on_given_tokens
     named += _of_rows(settings, {own_name(key) for key, _ in leaves(used)})
     starts += [start for key, name in named for start in _definitions(key, name)]
     tables = {table for tables in NAMED.values() for table in tables}

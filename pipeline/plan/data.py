@@ -4,22 +4,14 @@ A changed evaluation set therefore leaves the training unchanged, a changed rft 
 read the same data share one `tasks` and one `curate`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import (
-    AuxiliaryBuffer,
-    ExperienceBuffer,
-    ExplorerInput,
-    TaskFormat,
-    Taskset,
-    eval_places,
-    train_places,
-)
+from ouroboros.pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, TaskFormat, Taskset
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import SHOWN_ROWS, TASK_ROWS, TEST_ROWS
 from ouroboros.pipeline.settings.profiles import profiled
-from ouroboros.pipeline.settings.row_columns import asked_columns
+from ouroboros.pipeline.settings.row_columns import PLACES, asked_columns
 from ouroboros.pipeline.settings.train_batch import expert_buffer
 from ouroboros.pipeline.store.images import keys
 
@@ -37,8 +29,8 @@ def data_settings(settings: Config, rows: str, scored: Sequence[Config] = ()) ->
     """
     pool, buffer = settings.data_processor.task_pipeline, settings.buffer
     source, shown = buffer.explorer_input, buffer.trainer_input.experience_buffer
-    reads = {SHOWN_ROWS: [shown], TASK_ROWS: _asking(train_places, [settings, *scored]),
-             TEST_ROWS: _asking(eval_places, [settings])}
+    reads = {SHOWN_ROWS: [shown], TASK_ROWS: _asking([settings, *scored], False),
+             TEST_ROWS: _asking([settings], True)}
     own = [one for one in reads[rows] if one.path is not None]
     if rows == TASK_ROWS:  # what an earlier stage measured of tasks is not read with them
         own = [one.but("data_selector.feature_keys", _of_records([one])) for one in own]
@@ -69,12 +61,14 @@ def environments(data: Config, root: str) -> list[str]:
     return keys(paths_of_sets(data.buffer), data.environment.images, root) if own else []
 
 
-def _asking(places: Callable[[ExplorerInput], list[tuple[str, Taskset]]], stages: Sequence[Config]) -> list[Taskset]:
-    """Returns the sets of the first stage, each with the columns that functions of any stage take of its records."""
+def _asking(stages: Sequence[Config], held_out: bool) -> list[Taskset]:
+    """Returns the sets of the first stage, each with the columns that functions of any stage take of its records.
+    held_out: the evaluation sets, else the training sets."""
     sources = [settings.buffer.explorer_input for settings in stages]
-    asked = [(one.name, asked_columns(one, source, place)) for source in sources for place, one in places(source)]
+    asked = [(one.name, asked_columns(one, source, place)) for source in sources
+             for place, one in PLACES[held_out](source)]
     return [one.but("columns", sorted({column for name, several in asked if name == one.name for column in several}))
-            for _, one in places(sources[0])]
+            for _, one in PLACES[held_out](sources[0])]
 
 
 def _of_pool(sets: Sequence[Taskset], selects: bool) -> Taskset:
@@ -101,4 +95,4 @@ def _experts(settings: Config) -> dict[str, AuxiliaryBuffer]:
 
 def _as_read(shown: ExperienceBuffer, settings: Config) -> ExperienceBuffer:
     """Returns an experience buffer as a stage reads it: for cpt its prompts are the whole text."""
-    return shown.but("format.response_key", None) if settings.algorithm.algorithm_type == "cpt" else shown
+    return shown.but("format.response_key", None) if settings.algorithm.data == "texts" else shown

@@ -1,4 +1,4 @@
-"""Repositories of the Hugging Face hub that a configuration names: the commit and local files of each.
+"""Repositories of the Hugging Face hub that a configuration names: the commit and local files of each; and GGUF files.
 
 A model is named `org/name[@revision]`, rows `hf://datasets/org/name[@revision][/file]`. Planning replaces each id by
 the path of its snapshot in huggingface_hub's cache and fetches small files alone (configuration, tokenizer). The rest
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ouroboros.pipeline.plan import gguf
 from ouroboros.pipeline.plan.identity import Stage
 from ouroboros.pipeline.plan.packaged_tasks import with_tasks
 from ouroboros.pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, require_whole, snapshot
@@ -36,11 +37,14 @@ SIBLINGS: dict[str, str] = {}  # id -> commit pinned by a point of the sweep, re
 
 
 def located(config: Config, ask: bool = True, update: bool = False) -> tuple[Config, list[str]]:
-    """Returns the configuration with snapshot paths for hub ids, and files for tasks of packages; one line for each
-    that has none.
+    """Returns the configuration with local directories for hub ids and GGUF files, and files for tasks of packages; one
+    line for each that has none.
 
-    ask: whether to query the hub for what the cache lacks. update: query again for what the run has pinned, too.
+    ask: whether to query the hub for what the cache lacks, and to read GGUF files that have no directory yet. update:
+    query again for what the run has pinned, too.
     """
+    if not any(is_id(name, key) or package_of(name) for key, name in named(config)):
+        return config, []
     pins = {} if update else SIBLINGS | pinned(config)
     failed: dict[str, str] = {}  # id -> the line about it, prefixed with the first setting that names it
 
@@ -50,6 +54,8 @@ def located(config: Config, ask: bool = True, update: bool = False) -> tuple[Con
         if value in failed or not is_id(value, key):
             return value
         try:
+            if gguf.is_named(value, key):
+                return gguf.directory(value, config.checkpoint_root_dir, config.model.dtype, ask)
             return snapshot(value, key in MODELS, pins.get(value), ask, update)
         except OuroError as error:
             failed[value] = f"{key}={value}: {error}"
@@ -60,10 +66,11 @@ def located(config: Config, ask: bool = True, update: bool = False) -> tuple[Con
 
 
 def is_id(value: Any, key: str) -> bool:
-    """Returns whether a setting's value names a hub repository. An existing path is not an id."""
+    """Returns whether a setting's value names a hub repository or a GGUF file. An existing path is not an id."""
     if not isinstance(value, str) or isinstance(value, HubPath):
         return False
-    return value.startswith(SCHEME) or bool(key in MODELS and ID.fullmatch(value) and not resolve(value).exists())
+    return value.startswith(SCHEME) or gguf.is_named(value, key) or bool(
+        key in MODELS and ID.fullmatch(value) and not resolve(value).exists())
 
 
 def about_paths(config: Config, lines: Iterable[str]) -> list[str]:
@@ -204,14 +211,13 @@ def fetch_missing(stages: Iterable[Stage]) -> None:
         require_whole(*read, stage.root)
 
 
-def judge_downloads(report) -> None:
-    """Adds pending downloads to a report of pipeline/check/preflight.py; their rows are not checked before."""
+def downloads(stages: list[Stage]) -> dict[str, list]:
+    """Returns the pending downloads of stages as facts (repository, sentence); their rows are `unjudged` before."""
     try:
-        found = missing(report.plan.stages) if report.plan else {}
+        found = missing(stages)
     except OuroError as error:
-        report.add("", [str(error)])
-        return
-    facts = [(name.removeprefix(DATASETS).partition("@")[0], f"{sum(sizes.values()) / 1e9:.2f} GB in {len(sizes)} "
-              f"file(s), at commit {name.rpartition('@')[2][:12]}") for name, sizes in found.items()]
-    report.facts += [("downloaded by `ouro run`, before its first job", facts)] if facts else []
-    report.add("", [f"rows of {name}: not downloaded yet." for name in found if name.startswith(DATASETS)], "unjudged")
+        return {"problems": [str(error)]}
+    return {"facts": [(name.removeprefix(DATASETS).partition("@")[0], f"{sum(sizes.values()) / 1e9:.2f} GB in "
+                       f"{len(sizes)} file(s), at commit {name.rpartition('@')[2][:12]}")
+                      for name, sizes in found.items()],
+            "unjudged": [f"rows of {name}: not downloaded yet." for name in found if name.startswith(DATASETS)]}

@@ -87,7 +87,7 @@ def make_plan(config: Config) -> Plan:
     each, and of the first one's initial model -> report. Modes: compose/recipe.py. Raises DataError or ModelError
     when a named file does not exist, ConfigError when mode=bench finds a stage untrained.
     """
-    made = _Stages(Recipe(config))
+    made = _Stages(Recipe.of(config))
     for name in made.recipe.settings:
         made.add_entry(name)
     if config.only_evaluates:

@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from ouroboros.pipeline.check import named_functions, references
+from ouroboros.pipeline.check import named_functions, user_code
+from ouroboros.pipeline.check.data import lacking
 from ouroboros.pipeline.check.judge import rules_of_stage
-from ouroboros.pipeline.check.recorded_rules import lacking
-from ouroboros.pipeline.check.user_code import imported
 from ouroboros.pipeline.compose import axes
 from ouroboros.pipeline.compose.recipe import Recipe, entries, merged
 from ouroboros.pipeline.results.difference import frozen
 from ouroboros.pipeline.settings import schema
 from ouroboros.pipeline.settings.algorithm import Algorithm
-from ouroboros.pipeline.settings.algorithms import GIVEN, TAUGHT, WITH_CRITIC, WITH_TEACHER, filled
+from ouroboros.pipeline.settings.algorithms import filled
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.setting import Section, given
 from ouroboros.pipeline.store.errors import ConfigError
@@ -81,20 +80,20 @@ def _left_to_the_type(section: Section, standard: Section) -> Section:
 def _unfit(settings: Config, original: Algorithm) -> list[str]:
     """Lists why an algorithm cannot be applied to a stored batch, one line each."""
     algorithm = settings.algorithm
-    if algorithm.algorithm_type in GIVEN:
+    if not algorithm.on_rollouts:
         return [f"{algorithm.algorithm_type} learns from given responses, not from rollouts."]
-    if algorithm.advantage_fn in WITH_CRITIC and original.advantage_fn not in WITH_CRITIC:
+    if algorithm.has_critic and not original.has_critic:
         return [f"algorithm.advantage_fn={algorithm.advantage_fn} needs the values of a critic, and this stage "
                 "trained none."]
-    if algorithm.advantage_fn in WITH_TEACHER and original.advantage_fn not in WITH_TEACHER:
+    if algorithm.has_teacher and not original.has_teacher:
         return [f"algorithm.advantage_fn={algorithm.advantage_fn} needs the log-probs of a teacher, and this stage "
                 "has none."]
     losses = [(one.policy_loss_fn, one.policy_loss_fn_args.get("top_k")) for one in (algorithm, original)]
-    if algorithm.policy_loss_fn in TAUGHT and losses[0] != losses[1]:
+    if algorithm.loss.needs_teacher and losses[0] != losses[1]:
         return [f"algorithm.policy_loss_fn={algorithm.policy_loss_fn} needs the log-probs of as many of the teacher's "
                 "likeliest tokens as it compares, and this stage did not ask for them."]
-    absent = [*references.missing_code(settings), *references.wrong_code(settings)]
-    functions, wrong = imported([settings], "\n".join(absent))
+    absent = [*user_code.missing_code(settings), *user_code.wrong_code(settings)]
+    functions, wrong = user_code.imported([settings], "\n".join(absent))
     alone = named_functions.lonely(algorithm, algorithm, functions, "") if settings.kind.is_offline else []
     return [*rules_of_stage(settings), *absent, *wrong, *alone, *named_functions.wrong_arguments(settings, functions)]
 

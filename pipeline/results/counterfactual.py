@@ -15,7 +15,6 @@ from ouroboros.pipeline.job.threads import recorded_threads, thread_environment
 from ouroboros.pipeline.results.alternatives import alternatives
 from ouroboros.pipeline.results.query import Answer, aligned, short, show
 from ouroboros.pipeline.results.view import Node, View
-from ouroboros.pipeline.settings.algorithms import WITH_CRITIC
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.setting import at, plain
 from ouroboros.pipeline.store import checkpoints, files, launch, tables
@@ -56,7 +55,7 @@ def prepare(shown: View, stage: Node, step: int | None, overrides: list[str]) ->
     if at(config, "trainer.reference_update.interval"):
         raise DataError(f"stage '{stage.name}' has a reference that follows the policy (trainer.reference_update), and "
                         "a replay has only the one that the stage began with.")
-    critic = config.algorithm.advantage_fn in WITH_CRITIC
+    critic = config.algorithm.has_critic
     able = replayable(stage.directory, Path(spec["inputs"]["model"]), critic)
     step = _choose_step(stage, step, able, critic)
     if critic and config.trainer.zero_stage == 3 and step > 1:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ouroboros.pipeline.settings import algorithms, declared
-from ouroboros.pipeline.settings.setting import Section, rule, section, setting
+from ouroboros.pipeline.settings.setting import Section, at, rule, section, setting
 from ouroboros.pipeline.store.errors import Problem
 
 KL_ESTIMATORS, ADVANTAGES = tuple(declared.KL_ESTIMATORS), tuple(declared.ADVANTAGES)
@@ -110,8 +110,9 @@ class RolloutRejection(Section):
 class Algorithm(Section):
     """What is trained, and its parts. Null: the algorithm's own, from conf/algorithm/<algorithm_type>.yaml."""
 
-    algorithm_type: str = setting("grpo", "name in conf/algorithm/, which fills what is null here",
-                                  choices=algorithms.names, meant=algorithms.meant)
+    algorithm_type: str = setting("grpo", "name in conf/algorithm/, which fills what is null here, or "
+                                  "package.module:Class of your own (docs/add-an-algorithm.md)",
+                                  choices=algorithms.names, meant=algorithms.meant, own=True)
     repeat_times: int | None = setting(None, "rollouts per task, a group; null: the algorithm's own", ge=1)
     max_resample_rounds: int | None = setting(
         None, "rounds of fresh tasks, in a step, for groups that teach nothing because all their responses are equally "
@@ -171,3 +172,52 @@ class Algorithm(Section):
         False, "the trainer computes each sampled token with the experts that the engine gave it to, of a model with "
                "experts; mode=both or colocate")
     optimizer: Optimizer = section(Optimizer)
+
+    @property
+    def data(self) -> str:
+        """Returns what is trained on: rollouts, or given pairs, demonstrations or texts."""
+        return algorithms.data_of(self.algorithm_type)
+
+    @property
+    def on_rollouts(self) -> bool:
+        return self.data == algorithms.ROLLOUTS
+
+    @property
+    def on_pairs(self) -> bool:
+        return self.data == algorithms.PAIRS
+
+    @property
+    def on_given_tokens(self) -> bool:
+        """Returns whether the loss is the likelihood of demonstrations or texts, whatever the other settings."""
+        return not (self.on_rollouts or self.on_pairs)
+
+    @property
+    def scores_responses(self) -> bool:
+        """Returns whether a reward model is trained, which has a score for each response and no log-probs."""
+        return algorithms.base_of(self.algorithm_type) in algorithms.OF_SCORES
+
+    @property
+    def advantage(self) -> type[declared.Advantage]:
+        """Returns what the advantage declares; a user's function: nothing."""
+        return declared.ADVANTAGES.get(self.advantage_fn or "", declared.Advantage)
+
+    @property
+    def loss(self) -> type[declared.Loss]:
+        """Returns what the policy loss declares; a user's function: nothing."""
+        return declared.POLICY_LOSSES.get(self.policy_loss_fn or "", declared.Loss)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Returns the columns that are computed for the advantage: values, teacher_logprobs, entropies,
+        baseline_reward."""
+        own = algorithms.own_class(at(self, "algorithm_type"))
+        return (*self.advantage.reads, *getattr(own, "reads", ()))
+
+    @property
+    def has_critic(self) -> bool:
+        return "values" in self.reads
+
+    @property
+    def has_teacher(self) -> bool:
+        return "teacher_logprobs" in self.reads
+

@@ -15,14 +15,14 @@ from ouroboros.pipeline.settings.declared import ADVANTAGES, POLICY_LOSSES
 from ouroboros.pipeline.settings.setting import Section
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.files import CONF
+from ouroboros.pipeline.store.user_errors import load_dotted
 
-# types, and losses, that train on pairs of a preferred and a rejected response
-PAIR_TYPES = tuple(name for name, one in POLICY_LOSSES.items() if one.compares_pairs)
-# those among them that train a reward model
-SCORING = tuple(name for name, one in POLICY_LOSSES.items() if one.scores_responses)
-# their loss is the likelihood of given tokens, whatever the run's other settings
-DEMONSTRATED = tuple(kind for one in POLICY_LOSSES.values() for kind in one.types)
-GIVEN = (*DEMONSTRATED, *PAIR_TYPES)  # learn from given responses without exploring
+ROLLOUTS, PAIRS = "rollouts", "pairs"  # what algorithms train on, if not on demonstrations or texts
+LIKE = "grpo"  # the type that a user's class is a variant of, unless it says another
+# losses on pairs of a preferred and a rejected response; the types of the same names train on pairs
+OF_PAIRS = tuple(name for name, one in POLICY_LOSSES.items() if one.compares_pairs)
+OF_SCORES = tuple(name for name, one in POLICY_LOSSES.items() if one.scores_responses)  # those of a reward model
+DATA = dict.fromkeys(OF_PAIRS, PAIRS) | dict(pair for one in POLICY_LOSSES.values() for pair in one.types)
 # losses for batches with expert rows
 MIXED_LOSSES = tuple(name for name, one in POLICY_LOSSES.items() if "is_expert" in one.columns)
 # advantages by what their models declare
@@ -30,13 +30,26 @@ COMPARE = tuple(name for name, one in ADVANTAGES.items() if one.compares_groups)
 # those that are 0 where the rewards of a group are equal
 CENTRED = tuple(name for name in COMPARE if "baseline_shift" not in ADVANTAGES[name].names() and not (
     ADVANTAGES[name].chooses_rows or ADVANTAGES[name].reads_components or ADVANTAGES[name].reads_steps))
-BY_COMPONENT = tuple(name for name, one in ADVANTAGES.items() if one.reads_components)
-WITH_CRITIC = tuple(name for name, one in ADVANTAGES.items() if one.needs_values)
-WITH_TEACHER = tuple(name for name, one in ADVANTAGES.items() if one.needs_teacher)
-WITH_ENTROPIES = tuple(name for name, one in ADVANTAGES.items() if one.needs_entropies)
-# losses that read the log-probs of a teacher's likeliest tokens
-TAUGHT = tuple(name for name, one in POLICY_LOSSES.items() if one.needs_teacher)
+WITH_CRITIC = tuple(name for name, one in ADVANTAGES.items() if "values" in one.reads)
+WITH_TEACHER = tuple(name for name, one in ADVANTAGES.items() if "teacher_logprobs" in one.reads)
 DIRECTORY = CONF / "algorithm"
+
+
+def own_class(algorithm_type: str | None) -> Any:
+    """Returns the user's class of operators/algorithm.py that `package.module:Class` names; None for a name. Raises
+    ConfigError for one that cannot be imported."""
+    return load_dotted(algorithm_type) if algorithm_type and ":" in algorithm_type else None
+
+
+def base_of(algorithm_type: str | None) -> str:
+    """Returns the type that a user's class is a variant of; any other is its own."""
+    found = own_class(algorithm_type)
+    return getattr(found, "like", LIKE) if found else algorithm_type or ""
+
+
+def data_of(algorithm_type: str | None) -> str:
+    """Returns what a type trains on: rollouts, or given pairs, demonstrations or texts."""
+    return DATA.get(base_of(algorithm_type), ROLLOUTS)
 
 
 def learns_by_variance(algorithm) -> bool:
@@ -88,8 +101,9 @@ def _is_own(path: Path) -> bool:
 def parts(algorithm_type: str) -> dict[str, Any]:
     """Returns the content of conf/algorithm/<algorithm_type>.yaml; empty for an unknown type. Raises ConfigError for a
     file that cannot be read."""
-    path = DIRECTORY / f"{algorithm_type}.yaml"
-    path = path if path.is_file() else own().get(algorithm_type)
+    name = base_of(algorithm_type)
+    path = DIRECTORY / f"{name}.yaml"
+    path = path if path.is_file() else own().get(name)
     return _content(path, path.stat().st_mtime_ns) if path else {}
 
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from ouroboros.pipeline.settings.algorithm import Algorithm
-from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING, WITH_CRITIC
 from ouroboros.pipeline.store.errors import Problem, nearest
 
 OF_THE_FORWARD = {
@@ -42,11 +41,11 @@ def columns(part: str, algorithm: Algorithm) -> dict[str, str]:
 
     algorithm: the filled section. On pairs, rows 2k and 2k + 1 are the chosen and the rejected response of a pair.
     """
-    if algorithm.algorithm_type in SCORING:
+    if algorithm.scores_responses:
         return OF_SCORES
     given = OF_THE_FORWARD | OF_THE_REFERENCE
-    if algorithm.algorithm_type not in PAIR_TYPES:
-        given |= OF_ROLLOUTS | (OF_THE_CRITIC if algorithm.advantage_fn in WITH_CRITIC else {})
+    if not algorithm.on_pairs:
+        given |= OF_ROLLOUTS | (OF_THE_CRITIC if algorithm.has_critic else {})
         given |= OF_A_MIX if algorithm.sample_strategy == "mix" else {}
     if part in ("kl_loss_fn", "kl_penalty_fn"):
         return {name: meaning for name, meaning in given.items() if name in OF_AN_ESTIMATE}
@@ -67,8 +66,8 @@ def ratio_column(algorithm: Algorithm, required: Sequence[str]) -> str | None:
 
 
 def _falls_back(algorithm: Algorithm) -> bool:
-    return algorithm.policy_loss_fn == "ppo" and bool(
-        algorithm.policy_loss_fn_args.get("fallback_to_policy_gradient"))
+    name = "fallback_to_policy_gradient"
+    return name in algorithm.loss.model_fields and bool(algorithm.policy_loss_fn_args.get(name))
 
 
 STALENESS_MASKS = ("enable_sequence_masking", "enable_mask_clip")  # arguments of losses that mask tokens by the ratio
@@ -128,7 +127,7 @@ def wrong_parameters(part: str, required: Sequence[str], algorithm: Algorithm) -
     problems = [wrong(f"asks for a column '{name}' (a parameter without a default), which does not exist."
                       f"{nearest(name, known)} Known: {', '.join(known)}.", "An argument of your own needs a default.")
                 for name in required if name not in known]
-    learnt_from = ("scores",) if algorithm.algorithm_type in SCORING else (
+    learnt_from = ("scores",) if algorithm.scores_responses else (
         "logprobs", "entropy") if part == "entropy_loss_fn" else ("logprobs",)
     if not set(learnt_from) & set(required):
         problems.append(wrong(f"does not ask for the column {' or '.join(learnt_from)}, which alone carries a "

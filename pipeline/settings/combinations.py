@@ -1,19 +1,11 @@
 """Rules between sections: what the settings of one stage must have in common. Rules of one section are in its class."""
 
+import contextlib
 import re
 from collections.abc import Iterator
 
 from ouroboros.pipeline.settings import truncation
-from ouroboros.pipeline.settings.algorithms import (
-    BY_COMPONENT,
-    COMPARE,
-    DEMONSTRATED,
-    GIVEN,
-    PAIR_TYPES,
-    SCORING,
-    TAUGHT,
-    WITH_TEACHER,
-)
+from ouroboros.pipeline.settings.algorithms import COMPARE, OF_PAIRS, WITH_TEACHER
 from ouroboros.pipeline.settings.arguments.experience import CHANGE_REWARDS
 from ouroboros.pipeline.settings.columns import unweighed_steps
 from ouroboros.pipeline.settings.data import SHOWN, eval_places, train_places
@@ -27,6 +19,7 @@ from ouroboros.pipeline.settings.reward_rules import (
     rewards,
 )
 from ouroboros.pipeline.settings.server_rules import server
+from ouroboros.pipeline.settings.setting import Absent
 from ouroboros.pipeline.settings.sync_rules import over_rollout, overlap, partial_rollout, syncs
 from ouroboros.pipeline.settings.train_batch import given_batch
 from ouroboros.pipeline.store.errors import Problem
@@ -51,7 +44,7 @@ def names(c) -> Found:
 
 
 def exploring_given_responses(c) -> Found:
-    if not of_mode(c.mode).trains and not c.only_evaluates and c.algorithm.algorithm_type in GIVEN:
+    if not of_mode(c.mode).trains and not c.only_evaluates and not c.algorithm.on_rollouts:
         yield Problem("mode", f"{c.algorithm.algorithm_type} learns from given responses and explores nothing; needed "
                       "mode=train or both.", found=c.mode)
 
@@ -72,26 +65,27 @@ def loss_of_pairs(c) -> Found:
     a, kind, loss = c.algorithm, c.algorithm.algorithm_type, c.algorithm.policy_loss_fn or ":"
     if not c.kind.trains:
         return
-    if kind in PAIR_TYPES and a.entropy_loss_fn == "mix":
+    if a.on_pairs and a.entropy_loss_fn == "mix":
         yield Problem("algorithm.entropy_loss_fn", f"with algorithm.algorithm_type={kind}: pairs hold no "
                       "demonstrations.", "Set default or none.", found="mix")
-    elif kind not in DEMONSTRATED and ":" not in loss and (loss in PAIR_TYPES) != (kind in PAIR_TYPES):
-        advice = "Choose a loss of those names" if kind in PAIR_TYPES else "Choose another loss"
-        yield Problem("algorithm.policy_loss_fn", f"with algorithm.algorithm_type={kind}: {', '.join(PAIR_TYPES)} "
+    elif not a.on_given_tokens and ":" not in loss and a.loss.compares_pairs != a.on_pairs:
+        advice = "Choose a loss of those names" if a.on_pairs else "Choose another loss"
+        yield Problem("algorithm.policy_loss_fn", f"with algorithm.algorithm_type={kind}: {', '.join(OF_PAIRS)} "
                       "compare pairs of responses, which the types of the same names read, and no other loss does.",
                       f"{advice}, or the type that goes with it.", found=loss)
 
 
 def greedy_baseline(c) -> Found:
-    if c.kind.learns_from_rollouts and c.algorithm.advantage_fn == "remax" and not c.algorithm.greedy_baseline:
+    asks = c.kind.learns_from_rollouts and "baseline_reward" in c.algorithm.reads
+    if asks and not c.algorithm.greedy_baseline:
         yield Problem("algorithm.advantage_fn", "needs the reward of a greedy response to each task.",
-                      "Set algorithm.greedy_baseline=true.", found="remax")
+                      "Set algorithm.greedy_baseline=true.", found=c.algorithm.advantage_fn)
 
 
 def components(c) -> Found:
     """An advantage that reads the components of a reward sees nothing of what is subtracted from their sum."""
     a, operators = c.algorithm, c.data_processor.experience_pipeline.operators
-    if not c.kind.learns_from_rollouts or a.advantage_fn not in BY_COMPONENT:
+    if not c.kind.learns_from_rollouts or not a.advantage.reads_components:
         return
     if a.kl_penalty_fn not in (None, "none"):
         yield Problem("algorithm.kl_penalty_fn", f"with advantage_fn={a.advantage_fn}, which reads the components of "
@@ -111,9 +105,9 @@ def components(c) -> Found:
 def taught(c) -> Found:
     """A loss of a teacher's likeliest tokens needs that teacher, and reads no advantage."""
     a = c.algorithm
-    if not c.kind.learns_from_rollouts or a.policy_loss_fn not in TAUGHT:
+    if not c.kind.learns_from_rollouts or not a.loss.needs_teacher:
         return
-    if a.advantage_fn not in WITH_TEACHER:
+    if not a.has_teacher:
         yield Problem("algorithm.policy_loss_fn", f"reads log-probs of a teacher, and advantage_fn={a.advantage_fn} "
                       "asks none.", f"Set advantage_fn={' or '.join(WITH_TEACHER)}.", found=a.policy_loss_fn)
     for key, unset in (("kl_penalty_fn", "none"), ("advantage_fn_args", {})):
@@ -145,14 +139,14 @@ def sampling_of_training(c) -> Found:
 
 def groups(c) -> Found:
     """An advantage that compares the rollouts of a group needs several."""
-    if c.kind.is_online and c.algorithm.advantage_fn in COMPARE and c.algorithm.repeat_times < 2:
+    if c.kind.is_online and c.algorithm.advantage.compares_groups and c.algorithm.repeat_times < 2:
         yield Problem("algorithm.repeat_times", f"{c.algorithm.advantage_fn} compares the rollouts of a group; needed "
                       "at least 2.", found=1)
 
 
 def critic(c) -> Found:
     waits, function = c.trainer.critic_warmup, c.algorithm.advantage_fn
-    if c.kind.learns_from_rollouts and waits and function != "ppo":
+    if c.kind.learns_from_rollouts and waits and not c.algorithm.has_critic:
         yield Problem("trainer.critic_warmup", f"with algorithm.advantage_fn={function}: only ppo has a critic.",
                       "Set it to 0, or advantage_fn=ppo.", found=waits)
 
@@ -187,7 +181,7 @@ def reference_update(c) -> Found:
     update = c.trainer.reference_update
     if update.interval is None or not c.kind.trains:
         return
-    if c.algorithm.algorithm_type in PAIR_TYPES and c.algorithm.algorithm_type not in SCORING:
+    if c.algorithm.on_pairs and not c.algorithm.scores_responses:
         yield Problem("trainer.reference_update.interval", f"{c.algorithm.algorithm_type} scores all of its pairs by "
                       "the reference once, before the first step.", "Set null for this stage.", found=update.interval)
     elif c.model.lora_configs and update.mix < 1:
@@ -198,15 +192,16 @@ def reference_update(c) -> Found:
 def texts(c) -> Found:
     """cpt trains on plain text, the other algorithms on responses."""
     algorithm, buffer = c.algorithm.algorithm_type, c.buffer.trainer_input.experience_buffer
+    on_texts = c.algorithm.data == "texts"
     if not c.kind.learns_from_given:
         return
-    if algorithm == "cpt" and buffer.path is None:
+    if on_texts and buffer.path is None:
         yield Problem(f"{SHOWN}.path", "algorithm_type=cpt needs files of plain text, under format.prompt_key.",
                       found=None)
-    elif algorithm == "cpt" and buffer.format.prompt_type != "plaintext":
+    elif on_texts and buffer.format.prompt_type != "plaintext":
         yield Problem(f"{SHOWN}.format.prompt_type", "algorithm_type=cpt trains on plain text.", "Set plaintext, or "
                       "train on conversations with algorithm_type=sft.", found=buffer.format.prompt_type)
-    elif algorithm != "cpt" and buffer.format.response_key is None:
+    elif not on_texts and buffer.format.response_key is None:
         yield Problem(f"{SHOWN}.format.response_key", f"{algorithm} trains on responses, and only cpt on plain text.",
                       "Name the column of the response.", found=None)
 
@@ -235,7 +230,7 @@ def pairs(c) -> Found:
     """Preference training needs pairs."""
     algorithm, pool = c.algorithm.algorithm_type, c.data_processor.task_pipeline
     buffer = c.buffer.trainer_input.experience_buffer
-    if algorithm not in PAIR_TYPES or not c.kind.learns_from_given or c.mode == "explore":
+    if not c.algorithm.on_pairs or not c.kind.learns_from_given or c.mode == "explore":
         return
     size, batch = given_batch(c.buffer)
     if c.algorithm.policy_loss_fn_args.get("estimate_kl") is True and batch == 1:
@@ -273,7 +268,14 @@ def nodes(c) -> Found:
                       "only.", "Set cluster.node_num=1 for this stage.")
 
 
-RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, reward_model, greedy_baseline,
-         components, taught, weighed, token_budget, sampling_of_training, groups, critic, resampling, over_rollout,
-         partial_rollout, overlap, syncs, passes, reference_update, texts, sampling_of_sets, pairs, rewards, overlong,
-         resampled_by_accuracy, component_keys, nodes, server)
+def broken(c) -> Found:
+    """Yields what every rule below finds; one that reads a value which is absent finds nothing."""
+    for each in RULES:
+        with contextlib.suppress(Absent):
+            yield from each(c)
+
+
+RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, taught,
+         weighed, token_budget, sampling_of_training, groups, critic, resampling, passes, reference_update, texts,
+         sampling_of_sets, pairs, nodes, reward_model, rewards, overlong, resampled_by_accuracy, component_keys,
+         over_rollout, partial_rollout, overlap, syncs, server)

@@ -7,15 +7,15 @@ enter the stage's identity, so changing it re-runs nothing.
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
+from operator import attrgetter
+from typing import Any, Self
 
 from pydantic.fields import FieldInfo
 
 from ouroboros.pipeline.settings import combinations
 from ouroboros.pipeline.settings.algorithm import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES, Algorithm
-from ouroboros.pipeline.settings.algorithms import GIVEN, SCORING, WITH_TEACHER
 from ouroboros.pipeline.settings.arguments.base import LONGEST
 from ouroboros.pipeline.settings.curation import DataProcessor
 from ouroboros.pipeline.settings.data import REWARDS, WORKFLOWS, ExplorerInput, TrainerInput
@@ -100,6 +100,9 @@ class Sweep(Section):
 
 
 class Config(Section):
+    _said: tuple[str, ...] = ()
+    said = property(attrgetter("_said"), doc="keys of the recipe that are no settings, and hold in any case (guide.py)")
+
     project: str = setting("ouroboros", "first part of runs/<project>/<name>")
     name: str = setting("run", "second part of runs/<project>/<name>")
     mode: str = setting("both", f"what a stage does; {WHAT_MODES_DO}", choices=tuple(MODES), how=True)
@@ -135,10 +138,16 @@ class Config(Section):
         [], "training stages: stage_name, after, and whatever differs from the settings above, merged key by key; "
             "none: one stage")
 
+    def saying(self, keys: Iterable[str]) -> Self:
+        """Returns a copy whose recipe has these keys."""
+        made = self.model_copy()
+        made._said = tuple(keys)
+        return made
+
     @property
     def kind(self) -> Kind:
         """Returns the kind of stage that these are the settings of."""
-        if not self.only_evaluates and self.algorithm.algorithm_type in GIVEN:
+        if not self.only_evaluates and not self.algorithm.on_rollouts:
             return FROM_GIVEN
         return of_mode(self.mode)
 
@@ -155,12 +164,12 @@ class Config(Section):
     @property
     def makes_policy(self) -> bool:
         """Returns whether a stage with these settings trains a model that writes, and no reward model."""
-        return self.kind.trains and self.algorithm.algorithm_type not in SCORING
+        return self.kind.trains and not self.algorithm.scores_responses
 
     @property
     def asks_teacher(self) -> bool:
         """Returns whether a stage with these settings trains on a teacher's outputs."""
-        return self.kind.learns_from_rollouts and self.algorithm.advantage_fn in WITH_TEACHER
+        return self.kind.learns_from_rollouts and self.algorithm.has_teacher
 
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
         used = self
@@ -168,9 +177,7 @@ class Config(Section):
             if not self.kind.trains:
                 used = self.without("algorithm.optimizer").without("trainer")
         yield from super(Config, used).broken_rules(above)
-        for each in combinations.RULES:
-            with contextlib.suppress(Absent):
-                yield from each(self)
+        yield from combinations.broken(self)
 
 
 # settings of a run that no stage has its own value of
@@ -196,8 +203,8 @@ def _walk(kind: type[Section], prefix: str):
 
 
 # keys whose value may be package.module:function
-USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type", "advantage_fn",
-              "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
+USERS_CODE = ("algorithm_type", "default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type",
+              "advantage_fn", "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
 TOOLS = ("workflow_args.tools", "workflow_args.environment_class")  # so do these arguments
 INDEX = re.compile(r"\.\d+$")
 OPERATOR = re.compile(r"experience_pipeline\.operators\.\d+\.name$")

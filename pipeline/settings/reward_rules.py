@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ouroboros.pipeline.settings.algorithms import PAIR_TYPES, SCORING
+from ouroboros.pipeline.settings.algorithms import OF_SCORES
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS, OverlongPenalty
 from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, eval_places, reward_functions, train_places, workflow_of
 from ouroboros.pipeline.settings.setting import plain
@@ -90,7 +90,7 @@ def resampled_by_accuracy(c) -> Found:
 def component_keys(c) -> Found:
     """What an advantage reads or weighs by name is in every row, where built-in functions alone reward."""
     keys, weights = c.algorithm.advantage_fn_args.get("gdpo_reward_keys"), c.algorithm.reward_weights
-    keys = keys if c.algorithm.advantage_fn == "gdpo" and isinstance(keys, list) else []
+    keys = keys if c.algorithm.advantage.reads_components and isinstance(keys, list) else []
     if not c.kind.learns_from_rollouts or not (keys or weights):
         return
     for place, one in train_places(c.buffer.explorer_input) if c.kind.explores else ():
@@ -149,21 +149,21 @@ def reward_model(c) -> Found:
     """A reward model has scores of responses and no probabilities of tokens."""
     a, shown = c.algorithm, c.buffer.trainer_input.experience_buffer
     yield from _margins(c)
-    scores = c.kind.trains and a.algorithm_type in SCORING
+    scores = c.kind.trains and a.scores_responses
     if c.kind.learns_from_given and not scores and shown.format.margin_key is not None:
         yield Problem(f"{SHOWN}.format.margin_key", f"{a.algorithm_type} has no margin of a pair.", "Leave it out, or "
-                      f"train a reward model (algorithm_type={SCORING[0]}).", found=shown.format.margin_key)
+                      f"train a reward model (algorithm_type={OF_SCORES[0]}).", found=shown.format.margin_key)
     if scores and c.trainer.reference_update.interval is not None:
         yield Problem("trainer.reference_update.interval", f"with algorithm_type={a.algorithm_type}: a reward model "
                       "has no reference.", "Set null for this stage.", found=c.trainer.reference_update.interval)
     if not scores:
-        if c.kind.trains and a.policy_loss_fn in SCORING and a.algorithm_type in PAIR_TYPES:
+        if c.kind.trains and a.loss.scores_responses and a.on_pairs:
             yield Problem("algorithm.policy_loss_fn", f"takes scores, and {a.algorithm_type} trains a policy.",
-                          f"Set algorithm_type={SCORING[0]}, or another loss.", found=a.policy_loss_fn)
+                          f"Set algorithm_type={OF_SCORES[0]}, or another loss.", found=a.policy_loss_fn)
         return
-    if ":" not in (a.policy_loss_fn or ":") and a.policy_loss_fn not in SCORING:
+    if ":" not in (a.policy_loss_fn or ":") and not a.loss.scores_responses:
         yield Problem("algorithm.policy_loss_fn", f"takes log-probs, and algorithm_type={a.algorithm_type} has scores.",
-                      f"Set {SCORING[0]}, or the type of that name.", found=a.policy_loss_fn)
+                      f"Set {OF_SCORES[0]}, or the type of that name.", found=a.policy_loss_fn)
     for name in ("kl_loss_fn", "entropy_loss_fn"):
         if (given := getattr(a, name)) not in (None, "none"):
             yield Problem(f"algorithm.{name}", f"with algorithm_type={a.algorithm_type}: a reward model has no "

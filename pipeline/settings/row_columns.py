@@ -2,21 +2,23 @@
 
 from collections.abc import Iterable
 
+from ouroboros.pipeline.settings import data
 from ouroboros.pipeline.settings.arguments.answers import REWARDS
 from ouroboros.pipeline.settings.arguments.binding import bind_reward, bind_workflow
 from ouroboros.pipeline.settings.arguments.users import Signature, provided
-from ouroboros.pipeline.settings.data import ExplorerInput, Taskset, reward_functions, workflow_of
 from ouroboros.pipeline.store.signatures import parameters_of
 
+PLACES = (data.train_places, data.eval_places)
 
-def asked_columns(taskset: Taskset, source: ExplorerInput, place: str) -> list[str]:
+
+def asked_columns(taskset: data.Taskset, source: data.ExplorerInput, place: str) -> list[str]:
     """Returns the columns that a set keeps of its records, sorted: those of `columns`, and what its reward functions
     and its workflow take by name; binding.EVERY for all. place: as in workflow_of."""
-    named = reward_functions(taskset, source)
+    named = data.reward_functions(taskset, source)
     found = {*taskset.columns} | {one for name in named if name in REWARDS for one in REWARDS[name].columns}
     for name in _own(named):
         found |= {*bind_reward(_signature(name), taskset.reward_fn_args).asked()}
-    for name in _own([workflow_of(taskset, source, place)]):
+    for name in _own([data.workflow_of(taskset, source, place)]):
         own = _signature(name)
         found |= {*bind_workflow(own, taskset.workflow_args, provided(own)).asked()}
     return sorted(found)

@@ -25,7 +25,6 @@ class Section(BaseModel):
     text as a number, whose letters are kept where it is read. A boolean is no number."""
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False, protected_namespaces=())
-    _said: tuple[str, ...] = ()
 
     @field_validator("*", mode="before")
     @classmethod
@@ -45,17 +44,6 @@ class Section(BaseModel):
         fields = cls.model_fields
         return _empty(cls).model_copy(update={
             name: built(fields[name].annotation if name in fields else None, value) for name, value in given.items()})
-
-    @property
-    def said(self) -> tuple[str, ...]:
-        """Returns the dotted keys of a recipe that are no settings, and say what holds in any case (guide.py)."""
-        return self._said
-
-    def saying(self, keys: Iterable[str]) -> Self:
-        """Returns a copy whose recipe has these keys."""
-        made = self.model_copy()
-        made._said = tuple(keys)
-        return made
 
     def but(self, key: str, value: Any) -> Self:
         """Returns a copy with another value of a dotted key; what does not change is shared."""
@@ -199,7 +187,7 @@ class About:
 
     how: whether it affects execution rather than results. choices: may depend on the current directory. names: choices
     in addition to a user's `package.module:function`. meant: from another spelling of a choice to the choice. unlisted:
-    values beside the choices that only tests set.
+    values beside the choices that only tests set. own: a user's `package.module:Class` is a choice too.
     """
 
     how: bool = False
@@ -207,6 +195,7 @@ class About:
     names: tuple[str, ...] | None = None
     meant: Callable[[str], str] | None = None
     unlisted: tuple = ()
+    own: bool = False
 
     @property
     def choices(self) -> tuple | None:
@@ -225,7 +214,8 @@ class About:
         listed = value if isinstance(value, list) else [value]
         if value is not None and self.names and not all(":" in one or one in self.names for one in listed):
             raise PydanticCustomError("name", "unknown name")
-        if value is not None and self.choices and value not in (*self.choices, *self.unlisted):
+        is_own = self.own and ":" in str(value)
+        if value is not None and self.choices and not is_own and value not in (*self.choices, *self.unlisted):
             raise PydanticCustomError("choice", "not a choice")
         return value
 
@@ -235,7 +225,9 @@ class About:
     def __get_pydantic_json_schema__(self, schema, handler):
         """Returns choices as an enum, and names as suggestions, since a user's path is valid too."""
         made = handler(schema)
-        if self.choices:
+        if self.choices and self.own:
+            made["examples"] = list(self.choices)
+        elif self.choices:
             made["enum"] = [*self.choices, *([None] if {"type": "null"} in made.get("anyOf", []) else [])]
         if self.names:
             made["examples"] = list(self.names)
@@ -243,10 +235,10 @@ class About:
 
 
 def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, names=None, meant=None,
-            how: bool = False, unlisted: tuple = ()) -> Any:
+            how: bool = False, unlisted: tuple = (), own: bool = False) -> Any:
     """Declares a setting: default, meaning with unit, inclusive and exclusive bounds; see About."""
     field = Field(default, description=doc, ge=ge, gt=gt, le=le)
-    field.metadata.append(About(how, choices, names, meant, unlisted))
+    field.metadata.append(About(how, choices, names, meant, unlisted, own))
     return field
 
 

@@ -4,7 +4,6 @@ a reference that nothing asks.
 They have their defaults when a stage is created, so they are in no identity, and no stage can read their values.
 """
 
-from ouroboros.pipeline.settings.algorithms import DEMONSTRATED, WITH_CRITIC
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from ouroboros.pipeline.settings.setting import at
@@ -20,14 +19,14 @@ MAY_BE_NONE = ("kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")  # optional com
 def unused(algorithm) -> list[str]:
     """Returns the settings unused by a stage with this filled section `algorithm`, sections as a whole."""
     none = [f"algorithm.{part}_args" for part in MAY_BE_NONE if getattr(algorithm, part) in (None, "none")]
-    return [*([] if algorithm.advantage_fn in WITH_CRITIC else OF_A_CRITIC),
+    return [*([] if algorithm.has_critic else OF_A_CRITIC),
             *([] if _may_ask_reference(algorithm) else [REFERENCE]), *none]
 
 
 def _may_ask_reference(algorithm) -> bool:
     """Returns whether a component reads log-probs of the reference; a user's function may."""
     loss, entropy = algorithm.policy_loss_fn or "", algorithm.entropy_loss_fn or ""
-    if algorithm.algorithm_type in DEMONSTRATED:
+    if algorithm.on_given_tokens:
         return False
     return (":" in loss + entropy or (loss in POLICY_LOSSES and "ref_logprobs" in POLICY_LOSSES[loss].columns)
             or any(part not in (None, "none") for part in (algorithm.kl_loss_fn, algorithm.kl_penalty_fn)))

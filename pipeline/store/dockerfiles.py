@@ -23,7 +23,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # the machine's name ->
 CHOWN = re.compile(r"(?<!\S)--chown=(\S+)")
 QUOTES = dict.fromkeys(map(ord, "'\"\\"))  # characters that quote others
 PRINTED = str.maketrans({"\\": "\\\\", "'": "\\0047", "<": "\\0074", "\n": "\\n"})  # for printf %b, in single quotes
-# a script with an interpreter of its own is a file, as Docker makes it one
+# a script that names its interpreter (#!) is a file, as in Docker
 SCRIPT = ('d=$(mktemp -d) && printf %b {} > "$d/script" && chmod 700 "$d/script" || exit 1; "$d/script"; s=$?; '
           'rm -rf "$d"; exit $s')
 LONGEST = 2**16  # bytes of a line from which buildah leaves out the rest of the file, without an error

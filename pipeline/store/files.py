@@ -25,7 +25,7 @@ from ouroboros.pipeline.store.foreign_text import escaped
 
 MANIFEST = "manifest.json"
 CHECKSUM = "sha256_of_the_rest"  # the last key of a JSON object that we write, its first 16 hex digits
-HOME = Path(__file__).resolve().parents[2]  # the checkout: our packages, Snakefile, conf/
+HOME = Path(__file__).resolve().parents[2]  # a checkout or the installed package: our packages, Snakefile, conf/
 PACKAGE = Path(__file__).absolute().parents[2]  # `ouroboros`, whose folders are links to those of a checkout
 CONF = HOME / "conf"  # configuration files shipped with the code
 TEMPLATES = HOME / "pipeline" / "templates"

@@ -26,6 +26,11 @@ def python_path() -> str:
     return os.pathsep.join(dict.fromkeys([os.getcwd(), *given]))
 
 
+def environment() -> dict[str, str]:
+    """Returns the environment for it."""
+    return {**os.environ, "PYTHONPATH": python_path()}
+
+
 def _hiding_modules() -> Iterator[Problem]:
     """Yields a problem for each module of the project that would be imported in place of one that stages need: Python's
     own, or a library's."""

@@ -166,7 +166,7 @@ def absent_model(path: str, key: str = "model.model_path") -> Problem | None:
         "the directory has no file config.json" if place.is_dir() else
         "it is no directory" if place.exists() else "no config.json there")
     return Problem(key, f"{found}; needed a Hugging Face model directory (config.json, *.safetensors, tokenizer "
-                   "files), or an id of the hub (org/name).", found=path)
+                   "files), a GGUF file, or an id of the hub (org/name).", found=path)
 
 
 def room_problem(path: str, limits, room: Any, key: str = "model.model_path") -> Problem | None:

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
     from ouroboros.pipeline.check.report import Report
 
-__all__ = ["HOME", "Reward", "Tables", "check", "reward", "run", "runs", "tables"]
-
-_HERE = Path(__file__).resolve().parent
-HOME = _HERE if (_HERE / "Snakefile").is_file() else _HERE.parents[1]  # installed, or in a checkout
+__all__ = ["Reward", "Tables", "check", "reward", "run", "runs", "tables"]
 
 
 class Tables(Mapping):
@@ -88,7 +85,7 @@ def check(recipe: str | None = None, *overrides: str, data: bool = True, call: b
     a sample of the data files, sizes of models, and the user's code. call: whether to call reward functions and servers
     too.
     """
-    from ouroboros.pipeline.check.incomplete import report_on
+    from ouroboros.pipeline.check.preflight import report_on
 
     return report_on(_words(recipe, overrides), data=data, call=call)
 

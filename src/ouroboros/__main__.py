@@ -2,7 +2,7 @@
 
 import sys
 
-from ouroboros import HOME
+from ouroboros.pipeline.store.files import HOME
 
 LOCKS = {"cpu": "requirements.lock", "gpu": "requirements-gpu.lock", "gpu-next": "requirements-gpu-next.lock"}
 

@@ -92,7 +92,7 @@ class Actor:
         longest = max(lengths(rows, objective.aggregation.unit, self.way.fill.pads))
         if self.zero.module.replays and not routed(rows):
             raise StageError("algorithm.enable_router_replay=true, and a row of the batch has no routing.")
-        if objective.choices:
+        if objective.chooses:
             objective.choose(rows, self.measure(rows))
         return self.budget.attempt(lambda budget: self._step(budget, rows, objective, lr, number, update),
                                    -(-longest // self.process.split))

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from ouroboros.operators.kl import penalise
+from ouroboros.operators.terms import KLTerm
 from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.store.errors import DataError
-from ouroboros.stages.learner.objective import KLTerm
 
 LISTS = pa.list_(pa.float64())
 
@@ -56,7 +56,7 @@ def refuse_dense(table: pa.Table, algorithm) -> None:
     """Raises DataError where rewards of single tokens would not count as they are. algorithm: its section."""
     given = table.filter(table["token_rewards"].is_valid())
     name, ours = algorithm.advantage_fn, ADVANTAGES.get(algorithm.advantage_fn)
-    if not len(given) or (ours and ours.needs_teacher):
+    if not len(given) or (ours and "teacher_logprobs" in ours.reads):
         return
     row = f"the reward function rewards single tokens (token_rewards of the row {given['experience_id'][0]})"
     if ours and not ours.reads_tokens:

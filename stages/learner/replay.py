@@ -9,11 +9,6 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from ouroboros.operators.arguments import arguments
-from ouroboros.operators.priority import PRIORITIES
-from ouroboros.pipeline.settings.train_batch import REPLAY
-from ouroboros.pipeline.store.errors import pick
-
 DRAWN = pa.schema([("group_id", pa.string()), ("explored", pa.int32()), ("use_count", pa.int32()),
                    ("priority", pa.float64())])
 NOTHING = DRAWN.empty_table()
@@ -22,16 +17,15 @@ NOTHING = DRAWN.empty_table()
 class Replay:
     """The replay of one stage. A group may be drawn from the step after its first training step on."""
 
-    def __init__(self, session, settings, groups: int, fresh: Callable[[int], str], oldest: Callable[[int], float]):
-        """settings: section replay_buffer. groups: number of groups to replay per batch.
+    def __init__(self, session, settings, priority: str, groups: int, fresh: Callable[[int], str],
+                 oldest: Callable[[int], float]):
+        """settings: section replay_buffer. priority: expression in SQL (operators/priority.py). groups: number
+        of groups to replay per batch.
 
         fresh: step -> query of its new usable rows: group_id, step, position, weights_version. oldest: step -> the
         oldest weights version whose rollouts it may train on.
         """
-        function = pick(PRIORITIES, settings.priority_fn, f"{REPLAY}.priority_fn")
-        self.priority = function(**arguments("priority_fn", settings.priority_fn, function, settings.priority_fn_args,
-                                             f"{REPLAY}.priority_fn_args"))
-        self.session, self.groups = session, groups
+        self.session, self.priority, self.groups = session, priority, groups
         self.cooldown, self.fresh, self.oldest = settings.reuse_cooldown_time, fresh, oldest
         self.session.execute("""CREATE TABLE replayed (group_id VARCHAR PRIMARY KEY, explored INTEGER, position BIGINT,
                                 weights_version INTEGER, use_count INTEGER, last_used INTEGER)""")

@@ -9,12 +9,13 @@ import hashlib
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ouroboros.operators.algorithm import Algorithm
 from ouroboros.pipeline.job import slurm
 from ouroboros.pipeline.job.background import Background
 from ouroboros.pipeline.job.context import Context
@@ -33,14 +34,14 @@ LEAST_ROOM = 5.0  # seconds for a stage to end its processes
 
 
 class Saving:
-    """Checkpoints of one rank, one at a time. model: directory of the initial weights. terms: KL terms with a
-    coefficient, by name. saved: called with the seconds that a checkpoint took."""
+    """Checkpoints of one rank, one at a time. model: directory of the initial weights. algorithm: whose state they
+    keep. saved: called with the seconds that a checkpoint took."""
 
     def __init__(self, context: Context, model: Path, process: Process, actor: Actor, critic: Critic | None,
-                 terms: Mapping[str, Any], saved: Callable[[float], None]):
+                 algorithm: Algorithm, saved: Callable[[float], None]):
         self.context, self.model, self.process = context, model, process
         self.moves = at(context.config, "trainer.reference_update.interval") is not None
-        self.actor, self.critic, self.terms, self.saved = actor, critic, terms, saved
+        self.actor, self.critic, self.algorithm, self.saved = actor, critic, algorithm, saved
         self._background = Background()
         self._taken: tuple[float, list[Part], dict[str, Any]] = 0.0, [], {}
         self._background.start(reserve, actor.zero.module.parameters(), process.ranks)
@@ -65,7 +66,7 @@ class Saving:
                                       "it is written before the next step", step)
                 written(parts)
         manifest = {"step": step, "zero_stage": self.context.config.trainer.zero_stage,
-                    "kl_coef": {name: term.kl_coef for name, term in self.terms.items()},
+                    "state": self.algorithm.saved(),
                     "token_budget": self.actor.budget.saved(), "packing": self.actor.way.name,
                     **({"unscheduled": True} if unscheduled else {})}
         self._taken = began, copies or [], manifest

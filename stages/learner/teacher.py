@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from ouroboros.pipeline.job.context import Context
-from ouroboros.pipeline.settings.algorithms import TAUGHT
 from ouroboros.pipeline.settings.config import longest_sequence
-from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from ouroboros.pipeline.store.checkpoints import model_directory, weights_hash
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.stages.learner.engine import policy
@@ -56,8 +54,8 @@ class Teacher(FixedScores):
                              f"and the policy's sequences have up to {longest}. Shorten model.max_prompt_tokens or "
                              "model.max_response_tokens, or take another teacher.")
         self.among = min(read_config(student, trust).get_text_config().vocab_size, self.settings.vocab_size)
-        loss = config.algorithm.policy_loss_fn
-        asked = POLICY_LOSSES[loss](**config.algorithm.policy_loss_fn_args).top_k if loss in TAUGHT else 0
+        loss, given = config.algorithm.loss, config.algorithm.policy_loss_fn_args
+        asked = loss(**given).top_k if loss.needs_teacher else 0
         super().__init__(context, partial(weights_hash, model), process, self.logprobs, "teacher", "teacher_logprobs",
                          min(asked, self.among))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ouroboros.pipeline.check.harbor_rules import facts
+from ouroboros.pipeline.check.data import of_tasks
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments
@@ -216,8 +216,7 @@ def test_what_an_agent_leaves_in_the_image_earns_nothing(world, left):
     "echo '[tool.pytest.ini_options]\naddopts = \"--co\"' > /pyproject.toml",
     "echo '[pytest]\naddopts = --co' > /tox.ini", "echo '[tool:pytest]\naddopts = --co' > /setup.cfg",
     "cp hides.py /conftest.py", "touch /setup.py; cp hides.py /conftest.py", "mkdir /conftest.py /pytest.ini",
-    "cp hides.py /app/sitecustomize.py",
-    "cp hides.py /app/usercustomize.py", "cp hides.py /app/plugin.py",
+    "cp hides.py /app/sitecustomize.py", "cp hides.py /app/usercustomize.py", "cp hides.py /app/plugin.py",
     "echo 'echo 1 > /logs/verifier/reward.txt; exit 0' > /app/begin"])
 def test_a_solution_has_reward_1_in_an_image_whose_variables_name_what_hides_failures(world, left):
     """The hidden failures of no work are seen. pytest imports from /app by PYTHONPATH."""
@@ -232,12 +231,11 @@ def test_a_solution_has_reward_1_in_an_image_whose_variables_name_what_hides_fai
 @pytest.mark.parametrize(("command", "shown"), [
     ("ls / | tr '\\n' ' '", "bin boot dev etc home lib"), ("ls -d /proc/[0-9]* | wc -l | grep -c '^[2-6]$'", "1\n"),
     ("(echo > /dev/tcp/127.0.0.1/22) 2>&1 | grep -o refused | head -1", "refused"),
-    ("cat /etc/shadow | head -1 | cut -c1-4", "root"),
-    ("cat /proc/1/root/../../work 2>&1", "No such file"), ("umount / /usr 2>&1; echo $?", "127"),
+    ("cat /etc/shadow | head -1 | cut -c1-4", "root"), ("cat /proc/1/root/../../work 2>&1", "No such file"),
+    ("umount / /usr 2>&1; echo $?", "127"),
     ("head -c 3G /dev/zero > /usr/f 2>/dev/null; du -sm /usr/f | cut -f1", "64"),
     ("python3 -c 'import os; os.setuid(0)' 2>&1 | tail -1", "Error"),
-    ("grep CapEff /proc/self/status", "0000000000000000"),
-    (f"chown {OWNER} /usr 2>&1; stat -c %u /usr", "1000")])
+    ("grep CapEff /proc/self/status", "0000000000000000"), (f"chown {OWNER} /usr 2>&1; stat -c %u /usr", "1000")])
 def test_an_attempt_sees_its_image_and_nothing_of_the_machine(world, command, shown):
     assert shown in world("whole").bash(command)
 
@@ -277,8 +275,7 @@ def test_shapes_of_public_tasks_are_built_run_and_verified(shapes, base):
     seconds = time.monotonic() - begin
     images = {row.source: row for row in made.rows("images", "images", Image)}
     assert [row.reason for row in images.values() if row.reason] == []
-    answers = {Path(json.loads(row.answer)["directory"]).name: row.answer
-               for row in made.rows("curate", "tasks", Task)}
+    answers = {Path(json.loads(row.answer)["directory"]).name: row.answer for row in made.rows("curate", "tasks", Task)}
     print("\n| shape | attempt | reward | seconds |\n|---|---|---|---|")
     rewards, otherwise = [], {}
     for (name, answer), (kind, (seen, *commands)) in zip(sorted(answers.items()), cycle(HOSTILE.items()), strict=False):
@@ -316,7 +313,7 @@ def test_thousands_of_directories_are_accepted_in_seconds(tmp_path):
     for number, shape in enumerate(shapes):
         write_shape(tmp_path / "tasks" / f"{number:04}", shape, number)
     begin = time.monotonic()
-    ((_, sentence),) = facts(compose(["recipe=file_agent", f"{SET}.path={tmp_path / 'tasks'}",
+    ((_, sentence),), _ = of_tasks(compose(["recipe=file_agent", f"{SET}.path={tmp_path / 'tasks'}",
                                       f"checkpoint_root_dir={tmp_path}", "buffer.explorer_input.eval_tasksets=[]"]))
     print(f"\n{sentence}; read in {time.monotonic() - begin:.0f} s")
     assert sentence.startswith(f"{len(shapes)} of {len(shapes)} ")

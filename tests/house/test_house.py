@@ -40,8 +40,15 @@ def test_of_two_rooms_that_are_apart_neither_imports_the_other():
     assert ("ouroboros.workflows", "ouroboros.pipeline.plan") in house.apart()
 
 
-def test_a_room_inside_another_lies_where_it_is_named():
+def test_rooms_are_folders_at_any_depth_and_a_module_has_one_name_by_whichever_path():
     assert [house.layer(f"a.{name}", {"ouroboros": 0, "a": 1, "a.inner": 3}) for name in ("x", "inner.x")] == [1, 3]
+    modules = ("ouroboros.commands.cli", "ouroboros.pipeline.store.files", "ouroboros.pipeline.store",
+               "ouroboros.stages")
+    assert [house.room(m) for m in modules] == ["ouroboros.commands", "ouroboros.pipeline.store",
+                                                "ouroboros.pipeline.store", "ouroboros.stages"]
+    paths = ("pipeline/store/files.py", "src/ouroboros/pipeline/store/files.py", "src/ouroboros/commands/cli.py")
+    assert [house.module(house.HOME / path) for path in paths] == [
+        "ouroboros.pipeline.store.files", "ouroboros.pipeline.store.files", "ouroboros.commands.cli"]
 
 
 def test_the_code_keeps_the_limits():
@@ -56,19 +63,6 @@ def test_a_number_beyond_its_limit_is_named_as_items_are():
     assert house.beyond({name: house.LIMITS[name], "rooms": ["pipeline"]}) == []
     assert house.beyond({name: house.LIMITS[name] + 1, "circles of rooms": [["pipeline.store", "stages"]]}) == [
         name, "circles of rooms"]
-
-
-def test_a_room_is_a_folder_at_any_depth():
-    modules = ("ouroboros.commands.cli", "ouroboros.pipeline.store.files", "ouroboros.pipeline.store",
-               "ouroboros.stages")
-    assert [house.room(m) for m in modules] == ["ouroboros.commands", "ouroboros.pipeline.store",
-                                                "ouroboros.pipeline.store", "ouroboros.stages"]
-
-
-def test_a_module_has_one_name_by_whichever_path():
-    paths = ("pipeline/store/files.py", "src/ouroboros/pipeline/store/files.py", "src/ouroboros/commands/cli.py")
-    assert [house.module(house.HOME / path) for path in paths] == [
-        "ouroboros.pipeline.store.files", "ouroboros.pipeline.store.files", "ouroboros.commands.cli"]
 
 
 def test_a_journey_counts_stays_files_climbs_and_returns():

@@ -122,8 +122,7 @@ class Session:
             code = found.launch(kills.pop() if kills else Kill(hit=frozenset(hit)))
         if code != 0:
             code = found.launch(None)
-        words = differences(self.case, found, expected) if code == 0 else [
-            f"exit code {code}: {found.output()[-600:]}"]
+        words = differences(self.case, found, expected) if code == 0 else [f"exit code {code}: {found.output()[-600:]}"]
         self._learn(found)
         self._append(found, words)
         self.fruitless = 0 if len(self._hit()) > before else self.fruitless + 1

@@ -85,8 +85,7 @@ def refused(model: Path, process: Process, settings: Sequence[str]) -> list[str]
     """What each proof says where attention ignores the bounds of rows, as state-space layers do."""
     config, found = overridden(*TINY, *PPO, "trainer.packing=packed", *settings), []
     bounded = attention.layout
-    attention.layout = lambda segments, *more: bounded(
-        Segments(segments.bounds[[0, -1]], segments.contexts[:1]), *more)
+    attention.layout = lambda segments, *more: bounded(Segments(segments.bounds[[0, -1]], segments.contexts[:1]), *more)
     for prove, module in ((separation.prove_policy, Actor), (separation.prove_critic, Critic)):
         try:
             prove(module(model, config, process), config, TEXT)

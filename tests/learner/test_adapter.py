@@ -182,12 +182,10 @@ def test_a_stage_goes_on_with_an_adapter_that_is_named(exported, begin, tiny_mod
 
 
 @pytest.mark.parametrize(("adapter", "words"), [
-    ({"target_modules": ["q_prj"]}, "target_modules"),
-    ({"target_modules": ["lm_head"]}, "'lm_head'"),
+    ({"target_modules": ["q_prj"]}, "target_modules"), ({"target_modules": ["lm_head"]}, "'lm_head'"),
     ({"exclude_modules": ["experts"]}, "exclude_modules"),
     ({"target_modules": ["q_proj"], "exclude_modules": ["q_proj"]}, "nothing"),
-    ({"path": "/nowhere"}, "adapter_config.json"),
-])
+    ({"path": "/nowhere"}, "adapter_config.json")])
 def test_what_cannot_be_trained_is_named(tiny_model, adapter, words):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
     with refuses(ModelError, words):
@@ -195,11 +193,8 @@ def test_what_cannot_be_trained_is_named(tiny_model, adapter, words):
 
 
 @pytest.mark.parametrize(("adapter", "words"), [
-    ({"lora_rank": 8}, "model.lora_configs.0.lora_rank=4"),
-    ({"lora_alpha": 1}, "lora_alpha=8"),
-    ({}, "gate_proj.lora_A.weight"),
-    ({"target_modules": ["q_proj"]}, "down_proj"),
-])
+    ({"lora_rank": 8}, "model.lora_configs.0.lora_rank=4"), ({"lora_alpha": 1}, "lora_alpha=8"),
+    ({}, "gate_proj.lora_A.weight"), ({"target_modules": ["q_proj"]}, "down_proj")])
 def test_an_adapter_of_other_settings_is_refused(exported, tiny_model, adapter, words):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
     with refuses(ModelError, words):

@@ -241,10 +241,7 @@ def test_a_damaged_table_is_named_by_its_place_in_the_stage(stage, tmp_path, tab
         process_of_replay.answer(asked(damaged, 2, {}))
 
 
-@pytest.mark.parametrize(("step", "words"), [
-    (4, "step 4"),
-    (2, "trainer.save_interval"),
-])
+@pytest.mark.parametrize(("step", "words"), [(4, "step 4"), (2, "trainer.save_interval")])
 def test_a_step_without_weights_is_refused_with_those_that_have(stage, tmp_path, tiny_model, step, words):
     import shutil
 

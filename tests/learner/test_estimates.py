@@ -32,8 +32,7 @@ def row(mask):
 
 
 @pytest.mark.parametrize(("recompute", "entropies", "made"), [
-    (False, False, {"old_logprobs": "the rollout's"}),
-    (True, False, {"old_logprobs": [-1, 0, -2]}),
+    (False, False, {"old_logprobs": "the rollout's"}), (True, False, {"old_logprobs": [-1, 0, -2]}),
     (False, True, {"old_logprobs": "the rollout's", "entropies": [0.5, 0, 1]}),
     (True, True, {"old_logprobs": [-1, 0, -2], "entropies": [0.5, 0, 1]})])
 def test_log_probs_and_entropies_are_of_one_forward_and_at_action_tokens(recompute, entropies, made):

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tabulate import tabulate
 
-from ouroboros.pipeline.check.cpu_rules import cpu_problem
+from ouroboros.pipeline.check.engine import cpu_problem
 from ouroboros.pipeline.store.architecture import untrainable
 from ouroboros.pipeline.store.errors import ModelError
 from ouroboros.pipeline.store.files import CONF

@@ -29,8 +29,7 @@ def stage(tmp_path, tiny_model, context_of, process, monkeypatch):
 
     def make(name):
         context = context_of(tmp_path / name, *SETTINGS, tasks=tmp_path / "curate", model=tiny_model)
-        context.config.buffer.trainer_input.auxiliary_buffers = {
-            "sft_dataset": element(AuxiliaryBuffer, {})}
+        context.config.buffer.trainer_input.auxiliary_buffers = {"sft_dataset": element(AuxiliaryBuffer, {})}
         roll(context)
         return context
 

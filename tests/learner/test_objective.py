@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from ouroboros.operators.terms import KLTerm
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.packing import Aggregation
-from ouroboros.stages.learner.objective import KLTerm, Objective
+from ouroboros.stages.learner.objective import Objective
 from tests.golden.messages import refuses
 from tests.plans import planned
 
@@ -148,13 +149,13 @@ def test_algorithms_for_rows_of_other_policies_take_no_weight(tmp_path, kind, co
     stage = {"stage_name": "it", "algorithm": {"algorithm_type": kind}}
     plan = planned(tmp_path, {"stages": [stage]})
     config = next(s for s in plan.stages if s.name == "it").config
-    assert bool(Objective(config).correction) == corrected
+    assert bool(Objective(config).algorithm.correction) == corrected
 
 
 def test_a_ratio_to_the_rollout_takes_no_second_weight(objective):
     with refuses(ConfigError, "would"):
         objective("algorithm.rollout_correction.level=token")
-    assert objective(*RAFT, "algorithm.rollout_correction.level=sequence").correction["level"] == "sequence"
+    assert objective(*RAFT, "algorithm.rollout_correction.level=sequence").algorithm.correction["level"] == "sequence"
 
 
 @pytest.mark.parametrize("bypass", ["true", "false"])
@@ -165,7 +166,7 @@ def test_what_acts_on_staleness_reads_the_engines_log_probs(objective, bypass):
     given = columns() | {"advantages": -torch.ones(2), "old_logprobs": columns()["prox_logprobs"]}
     words = (f"algorithm.bypass_old_logprobs={bypass}", "algorithm.policy_loss_fn_args={}")
     found = {name: objective(f"algorithm.policy_loss_fn={name}", *words) for name in ("topr", "decoupled_ppo", "m2po")}
-    assert not any(made.correction for made in found.values())
+    assert not any(made.algorithm.correction for made in found.values())
     assert {name: made(given)[0].tolist() for name, made in found.items()} == {
         "topr": pytest.approx([-0.5, -0.5]), "decoupled_ppo": pytest.approx([0.5, 1.0]),
         "m2po": pytest.approx([0.0, 1.0])}
@@ -179,7 +180,7 @@ def test_the_plain_policy_gradient_is_corrected_like_a_loss_without_a_ratio(obje
     assert objective(*words)(columns())[0].tolist() == pytest.approx([-0.5, -1.0])
     plain = objective(*words, "algorithm.rollout_correction.level=none")
     assert plain(columns())[0].tolist() == pytest.approx([-1.0, -1.0])
-    assert objective(*words, "algorithm.rollout_correction.level=token").correction["level"] == "token"
+    assert objective(*words, "algorithm.rollout_correction.level=token").algorithm.correction["level"] == "token"
 
 
 def test_rows_of_an_expert_take_no_weight(objective, mine):
@@ -275,8 +276,7 @@ def test_a_column_that_there_is_none_of_is_refused_when_the_stage_starts(objecti
     (("algorithm.kl_loss_fn_args={adaptive: true, horizon: 10}",), r"target_kl=null: adaptive=true needs"),
     (("algorithm.entropy_loss_fn_args.entropy_coef=much",), "entropy_coef"),
     (("algorithm.policy_loss_fn=dpo", "algorithm.policy_loss_fn_args={}"), "responses"),
-    (("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=ppo"), "ppo with algorithm.algorithm_type=dpo"),
-])
+    (("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=ppo"), "ppo with algorithm.algorithm_type=dpo")])
 def test_what_does_not_fit_is_refused(objective, overrides, words):
     with refuses(ConfigError, words):
         objective(*overrides)
@@ -308,4 +308,4 @@ def test_a_stage_is_handed_all_that_its_loss_asks_for(tmp_path, algorithm, loss)
         "experience_buffer": shown}}}
     plan = planned(tmp_path, {"stages": [stage]})
     made = next(s for s in plan.stages if s.name == "it")
-    assert Objective(made.config).name == loss
+    assert Objective(made.config).algorithm.name == loss

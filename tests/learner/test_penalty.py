@@ -7,11 +7,10 @@ import pyarrow as pa
 import pytest
 
 from ouroboros.operators.advantages import steps, token
-from ouroboros.pipeline.settings.algorithms import BY_COMPONENT
+from ouroboros.operators.terms import KLTerm
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.store.errors import DataError
-from ouroboros.stages.learner.objective import KLTerm
 from ouroboros.stages.learner.penalty import penalised, refuse_dense
 from tests.factories import advantage_batch, called
 
@@ -39,7 +38,7 @@ def numbers(found: pa.Table) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("step_rewards", [[None, None, None, None], [0.5, 0.7, 0.2, 0.1]])
-@pytest.mark.parametrize("name", sorted({*ADVANTAGES} - {*BY_COMPONENT}))  # a penalty is refused there
+@pytest.mark.parametrize("name", [name for name, one in ADVANTAGES.items() if not one.reads_components])
 def test_a_penalty_changes_every_advantage(name, step_rewards):
     """Three attempts at one task, the second better than the first by less than its penalty, 0.2 x 2; then another."""
     batch = table([[0.0, 0.0], [1.0, 1.0], [0.0, 0.5], [0.25, 0.0]], group_id=["a", "a", "a", "b"],

@@ -129,16 +129,6 @@ def test_each_row_is_scored_at_its_own_temperature(tiny_model, chunk):
     torch.testing.assert_close(together, apart, atol=1e-4, rtol=1e-4)
 
 
-def test_neighbours_in_a_micro_batch_do_not_see_each_other(tiny_model):
-    learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), 1.0, 64)
-    before, after = rows(), rows()
-    after[1].tokens = [77, 78]
-    found = [score(learner, pack(some, 1000, 0, 1)[0])[0] for some in (before, after)]
-    others = pack(before, 1000, 0, 1)[0].row_of != 1
-    assert torch.equal(found[0][others], found[1][others])
-    assert not torch.equal(found[0], found[1])
-
-
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("chunk", [1, 7, 16])
 def test_chunks_of_the_head_change_neither_log_probs_nor_gradients(tiny_model, chunk, checkpointing):

@@ -64,8 +64,7 @@ def kinds(publishing, shares):
      [FULL, DELTA, DELTA, FULL, DELTA, DELTA, FULL]),
     (("synchronizer.publish=delta", "synchronizer.anchor_interval=1"), (0.1,) * 2, [FULL, FULL]),
     # 8 bytes for 3 of 10 elements, of 4 bytes each: two deltas are larger than the whole
-    (("model.dtype=float32", "synchronizer.publish=delta"), (0.3,) * 4, [FULL, DELTA, DELTA, FULL]),
-])
+    (("model.dtype=float32", "synchronizer.publish=delta"), (0.3,) * 4, [FULL, DELTA, DELTA, FULL])])
 def test_deltas_are_published_where_they_are_worth_it(publishing, given, shares, expected):
     assert kinds(publishing(*given), shares) == expected
 

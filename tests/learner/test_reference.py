@@ -44,8 +44,7 @@ def asked(references):
 
 def rows():
     """Rows 0, 1 are of explorer step 1, rows 2, 3 of step 2."""
-    return [Row(f"{i}", [7, 8, 9, 9], 1, [1, 0, 1], {}, Origin(1 + i // 2, i, 0, "g", 0, 1.0, None))
-            for i in range(4)]
+    return [Row(f"{i}", [7, 8, 9, 9], 1, [1, 0, 1], {}, Origin(1 + i // 2, i, 0, "g", 0, 1.0, None)) for i in range(4)]
 
 
 def test_a_row_is_scored_once_whoever_asks(references, tiny_model):

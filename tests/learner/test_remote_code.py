@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ouroboros.pipeline.check import remote_code
+from ouroboros.pipeline.check.model import remote_code, trusted, untrusted
 from ouroboros.pipeline.settings.model import Model
 from ouroboros.pipeline.store.architecture import untrainable
 from ouroboros.pipeline.store.errors import ModelError
@@ -75,8 +75,8 @@ def model(tmp_path):
 def test_without_trust_it_is_refused_by_the_key(model):
     config = json.loads((model / "config.json").read_text())
     start = Model(model_path=str(model))
-    assert remote_code.untrusted(config, start).key == "model.trust_remote_code"
-    assert remote_code.trusted(config, start) is None
+    assert untrusted(config, start).key == "model.trust_remote_code"
+    assert trusted(config, start) is None
     with pytest.raises(ModelError):
         causal_model(model)
 
@@ -84,8 +84,8 @@ def test_without_trust_it_is_refused_by_the_key(model):
 def test_with_trust_it_is_said(model):
     config = json.loads((model / "config.json").read_text())
     start = Model(model_path=str(model), trust_remote_code=True)
-    assert remote_code.untrusted(config, start) is None
-    assert "modeling_damped.py" in remote_code.trusted(config, start)
+    assert untrusted(config, start) is None
+    assert "modeling_damped.py" in trusted(config, start)
     assert untrainable(config, 64) is None
     assert model_size.measure(model_size.build(str(model), trust=True)).layers[0][0] == 2
 
@@ -98,14 +98,14 @@ def test_one_switch_holds_for_the_teacher_and_the_critic(model, tmp_path_factory
                         f"model.critic_model_path={model}")
     start = Model(model_path=str(plain), trust_remote_code=trust)
     teacher = Model.model_construct(model_path=str(model), trust_remote_code=trust)
-    for found in (remote_code.of_stage(config, start, None), remote_code.of_stage(config, start, teacher)):
+    for found in (remote_code(config, start, None), remote_code(config, start, teacher)):
         assert [len(lines) for lines in found] == ([0, 1] if trust else [1, 0])
         assert str(model) in "".join([*found[0], *found[1]])
-    assert [len(lines) for lines in remote_code.of_stage(overridden(*TINY, *RFT), start, None)] == [0, trust]
+    assert [len(lines) for lines in remote_code(overridden(*TINY, *RFT), start, None)] == [0, trust]
 
 
 def test_code_that_transformers_has_needs_no_trust():
-    assert remote_code.untrusted({"model_type": "deepseek_v3", "auto_map": MAP}, Model(model_path="nowhere")) is None
+    assert untrusted({"model_type": "deepseek_v3", "auto_map": MAP}, Model(model_path="nowhere")) is None
 
 
 def test_it_trains_and_the_engine_samples_from_what_was_trained(model, process):

@@ -49,8 +49,7 @@ def test_the_first_step_has_nothing_to_replay_and_the_next_the_newest_and_least_
     1/0 -4: 2/0. Step 4: 3/0 2 - 2 = 0. So the newest always win, a group once each.
     """
     source = Rollouts(stage())
-    assert [again(source, step) for step in (1, 2, 3, 4)] == [
-        [], ["1/0", "1/1"], ["2/0", "2/1"], ["3/0", "3/1"]]
+    assert [again(source, step) for step in (1, 2, 3, 4)] == [[], ["1/0", "1/1"], ["2/0", "2/1"], ["3/0", "3/1"]]
     batch = batch_of(source, 4)
     assert len(batch.rows) == 6
     assert batch.metrics.replayed_rows == 2
@@ -123,7 +122,8 @@ def test_a_group_that_two_steps_share_is_as_old_as_its_oldest_row(stage, version
     """Each of the first two steps has a row of it; the third may train on version 2 and newer."""
     settings = stage(steps=0).config.buffer.trainer_input.experience_buffer.replay_buffer
     fresh = (f"SELECT 'g' AS group_id, 1 AS step, {one} AS weights_version, 0 AS position" for one in (*versions, 9))
-    replay = Replay(tables.connect(), settings, 1, lambda step: next(fresh), lambda step: 2 if step == 3 else 0)
+    replay = Replay(tables.connect(), settings, priority.linear_decay(), 1, lambda step: next(fresh),
+                    lambda step: 2 if step == 3 else 0)
     assert replay.draw(3)["group_id"].to_pylist() == drawn
 
 
@@ -139,8 +139,7 @@ def test_what_a_row_was_used_for_is_in_its_record(stage):
 
 
 @pytest.mark.parametrize(("override", "words"), [
-    (f"{REPLAY}.priority_fn=linear", "priority_fn 'linear'"),
-    (f"{REPLAY}.priority_fn_args.decai=1", "'linear_decay'"),
+    (f"{REPLAY}.priority_fn=linear", "priority_fn 'linear'"), (f"{REPLAY}.priority_fn_args.decai=1", "'linear_decay'"),
     (f"{REPLAY}.priority_fn_args.decay=x", "priority_fn_args.decay"),
     ("algorithm.advantage_fn=grop", "algorithm.advantage_fn 'grop'"),
     ("algorithm.advantage_fn_args.epsilom=1", "'epsilom'"), ("algorithm.advantage_fn_args.epsilon=0", "than 0")])

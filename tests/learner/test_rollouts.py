@@ -48,15 +48,19 @@ def batch_of(source, step):
     return source.with_advantages(source.cut(step))
 
 
+def edit(context, change, step=1):
+    """Writes an explorer step again, each row as change(place, row)."""
+    path = tables.step_file(context.directory, "experience", step)
+    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
+    tables.write(path, records.Experience, [change(place, one) for place, one in enumerate(rows)])
+
+
 def test_rows_of_several_versions_are_trained_by_their_log_probs_alone(stage):
     """The same rows with a version for every token: only the oldest one counts, for staleness."""
     context = stage()
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
     expected = batch_of(Rollouts(context), 1)
-    path = tables.step_file(context.directory, "experience", 1)
-    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
-    tables.write(path, records.Experience, [
-        replace(one, weights_versions=[0, *[3] * (len(one.response_tokens) - 1)]) for one in rows])
+    edit(context, lambda _, one: replace(one, weights_versions=[0, *[3] * (len(one.response_tokens) - 1)]))
     found = batch_of(Rollouts(context), 1)
     assert found.rows == expected.rows
     assert [found.staleness(one) for one in found.rows] == [0] * 4
@@ -101,9 +105,7 @@ def test_rewards_of_single_tokens_decide_the_advantages_of_their_tokens(stage):
     """Returns of the second row's tokens 1 + 3 and 3, of the first 0, the others 0: whitened over all ten."""
     context = stage("algorithm.advantage_fn=reinforceplusplus", "algorithm.advantage_fn_args={}")
     explore(context, 1, [0.0, 4.0, 0.0, 0.0])
-    path = tables.step_file(context.directory, "experience", 1)
-    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
-    tables.write(path, records.Experience, [rows[0], replace(rows[1], token_rewards=[1.0, 3.0]), *rows[2:]])
+    edit(context, lambda place, one: replace(one, token_rewards=[1.0, 3.0]) if place == 1 else one)
     returns = np.array([0, 4, 3, *[0] * 7])
     wanted = (returns - returns.mean()) / returns.std(ddof=1)
     found = batch_of(Rollouts(context), 1).rows
@@ -117,10 +119,7 @@ def test_staleness_control_takes_whole_groups_or_none(stage):
     rewards 1 and 0 of the first are +-0.7071."""
     context = stage("algorithm.sample_strategy=staleness_control", "algorithm.sample_strategy_args.max_staleness=1")
     explore(context, 4, [1.0, 0.0, 1.0, 0.0])
-    path = tables.step_file(context.directory, "experience", 4)
-    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
-    tables.write(path, records.Experience, [replace(one, weights_version=version)
-                                            for one, version in zip(rows, (3, 2, 3, 1), strict=True)])
+    edit(context, lambda place, one: replace(one, weights_version=(3, 2, 3, 1)[place]), step=4)
     found = batch_of(Rollouts(context), 4)
     assert [one.id for one in found.rows] == ["4/0", "4/1"]
     assert [one.columns["advantages"] for one in found.rows] == pytest.approx([0.7071, -0.7071], abs=1e-4)
@@ -308,11 +307,7 @@ def test_a_step_without_an_action_token_says_so(stage):
     """Row 3 alone has some, and trainer step 1 is row 0: there is no KL to follow, and nothing to learn."""
     context = stage("algorithm.kl_penalty_fn=k1", "buffer.train_batch_size=1")
     explore(context, 1, [1.0, 0.0, 1.0, 1.0])
-    path = tables.step_file(context.directory, "experience", 1)
-    made = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
-    for one in made[:3]:
-        one.action_mask = [0] * len(one.response_tokens)
-    tables.write(path, records.Experience, made)
+    edit(context, lambda place, one: replace(one, action_mask=[0] * len(one.response_tokens)) if place < 3 else one)
     source = Rollouts(context)
     with refuses(StageError, "1 has"):
         source.with_advantages(with_reference(source, 1, [-0.5, -1.0, -1.0, -1.0]))
@@ -368,11 +363,7 @@ def test_attempts_that_were_cut_have_no_token_in_the_loss(stage):
     """Rewards 1 and 0 of the first group are compared as ever; of its second row nothing is learnt."""
     context = stage("algorithm.mask_truncated_completions=true")
     explore(context, 1, [1.0, 0.0, 1.0, 1.0])
-    path = tables.step_file(context.directory, "experience", 1)
-    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
-    reasons = ("stop", "length", "stop", None)
-    tables.write(path, records.Experience, [replace(one, finish_reason=reason)
-                                            for one, reason in zip(rows, reasons, strict=True)])
+    edit(context, lambda place, one: replace(one, finish_reason=("stop", "length", "stop", None)[place]))
     found = batch_of(Rollouts(context), 1)
     assert [one.columns["advantages"] for one in found.rows[:2]] == pytest.approx([0.7071, -0.7071], abs=1e-4)
     assert [sum(one.mask) for one in found.rows] == [1, 0, 3, 4]
@@ -384,11 +375,8 @@ def test_components_count_by_their_weights_in_advantages_alone(stage):
     context = stage("algorithm.reward_weights={right: 3.0}", "algorithm.advantage_fn=reinforce",
                     "algorithm.advantage_fn_args={}")
     explore(context, 1, [1.2, 0.2, 0.2, 0.2])
-    path = tables.step_file(context.directory, "experience", 1)
-    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
     parts = [[("form", 0.2), ("right", 1.0)], *[[("form", 0.2), ("right", 0.0)]] * 2, [("form", 0.2)]]
-    tables.write(path, records.Experience, [replace(one, reward_components=given)
-                                            for one, given in zip(rows, parts, strict=True)])
+    edit(context, lambda place, one: replace(one, reward_components=parts[place]))
     found = batch_of(Rollouts(context), 1)
     assert [one.columns["advantages"] for one in found.rows] == pytest.approx([3.2, 0.2, 0.2, 0.2])
     assert found.metrics.reward == pytest.approx(0.45)

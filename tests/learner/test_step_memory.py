@@ -128,15 +128,10 @@ def measured(kind: str, shape: dict, dtype: torch.dtype, recompute: bool, lora: 
     ("qwen2", torch.bfloat16, False, 4000, False, 1),
     ("qwen2", torch.bfloat16, True, 40000, False, 1),  # the head is the highest
     ("qwen2", torch.bfloat16, True, 400, False, 1),  # a recomputed layer is: bounded from above
-    ("qwen2", torch.float32, False, 4000, False, 1),
-    ("qwen3", torch.bfloat16, False, 4000, False, 1),
-    ("qwen3_moe", torch.bfloat16, True, 400, False, 1),
-    ("deepseek_v3", torch.bfloat16, False, 4000, False, 1),
-    ("qwen2", torch.bfloat16, False, 4000, True, 1),
-    ("qwen2", torch.bfloat16, True, 40000, True, 1),
-    ("qwen2", torch.bfloat16, False, 4000, False, 8),
-    ("qwen2", torch.bfloat16, True, 400, False, 8),
-])
+    ("qwen2", torch.float32, False, 4000, False, 1), ("qwen3", torch.bfloat16, False, 4000, False, 1),
+    ("qwen3_moe", torch.bfloat16, True, 400, False, 1), ("deepseek_v3", torch.bfloat16, False, 4000, False, 1),
+    ("qwen2", torch.bfloat16, False, 4000, True, 1), ("qwen2", torch.bfloat16, True, 40000, True, 1),
+    ("qwen2", torch.bfloat16, False, 4000, False, 8), ("qwen2", torch.bfloat16, True, 400, False, 8)])
 def test_the_estimate_is_what_a_step_of_ours_holds(kind, dtype, recompute, vocabulary, lora, shards):
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -129,14 +129,6 @@ def test_the_forward_kl_and_its_gradient_are_those_of_whole_distributions(count,
     assert sum(alone) / sum(sum(row.mask) for row in some) == pytest.approx(wanted.item(), rel=1e-5)
 
 
-def test_a_student_that_is_its_teacher_learns_nothing(tmp_path, context_of, tiny_model, process):
-    context, some = context_of(tmp_path / "rft", *TINY, *WARM, *GKD, teacher=tiny_model), various()
-    Teacher(context, tiny_model, process).add(some)
-    actor = Actor(tiny_model, context.config, process, 0.5, engine=GradientEngine)
-    result = actor.step(some, Objective(context.config), 1e-3, 1)
-    assert (result.loss, result.grad_norm) == pytest.approx((0.0, 0.0), abs=1e-5)
-
-
 def test_a_tokenizer_with_other_ids_is_refused():
     student = {"a": 0, "b": 1, "c": 2}
     refuse_other_vocabulary({**student, "d": 3}, student, "t")  # it may know more

@@ -42,7 +42,7 @@ def test_a_stage_reads_its_texts(tmp_path, context_of, tiny_model):
     source = Texts(context, tiny_model)
     assert source.total_steps == 4  # four texts twice, two to a step
     assert sorted(r.id for step in (1, 2) for r in source.cut(step).rows) == [f"t{i}/{i}/0" for i in range(4)]
-    assert Objective(context.config).name == "sft"
+    assert Objective(context.config).algorithm.name == "sft"
 
 
 def test_no_text_is_an_error_that_says_what_to_set(tmp_path, context_of, tiny_model):

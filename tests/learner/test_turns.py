@@ -53,29 +53,6 @@ def test_all_turns_of_an_attempt_are_in_its_batch_in_order(stage):
     assert (batch.metrics.reward, batch.metrics.solve_rate) == (0.5, 0.5)  # by attempts; by rows it would be 2/3
 
 
-def test_grpo_counts_an_attempt_of_two_turns_once(stage):
-    """Group 0: rewards 0 and 1, of which the second has two rows: still -+0.7071. By rows: 2/3, 0.5774: -1.15, 0.58."""
-    context = stage()
-    explore_turns(context)
-    advantages = {r.id: r.columns["advantages"] for r in batch_of(context).rows}
-    assert advantages == pytest.approx({"a": -0.7071, "c": 0.7071, "b": 0.7071, "d": 0, "f": 0, "e": 0}, abs=1e-4)
-
-
-def test_gae_chains_the_turns_of_an_attempt(stage):
-    """V = 0.2, lam 1/2: returns from behind 1, 0.6, 0.4, 0.3 over the four tokens of c and b; d has two of its own."""
-    context = stage("algorithm.advantage_fn=ppo", "algorithm.advantage_fn_args={lam: 0.5}")
-    explore_turns(context)
-    source = Rollouts(context)
-    cut = source.cut(1)
-    for row_ in cut.rollouts:
-        row_.columns["values"] = np.full(2, 0.2)
-    returns = {r.id: r.columns["returns"] for r in source.with_advantages(cut).rows}
-    assert returns["c"] == pytest.approx([0.3, 0.4])
-    assert returns["b"] == pytest.approx([0.6, 1.0])
-    assert returns["d"] == pytest.approx([0.6, 1.0])
-    assert returns["a"] == pytest.approx([0.1, 0.0])
-
-
 def test_a_penalty_of_any_turn_is_taken_off_the_attempts_reward(stage):
     """k1 = 0.5 a token in turn c alone, two tokens, coefficient 0.2: run 1 of group 0 keeps 1 - 0.2 in both its turns.
     Rewards 0 and 0.8 of the group: still +-0.7071. Group 1: f loses nothing."""

@@ -73,8 +73,7 @@ def test_the_order_of_the_rows_changes_nothing(order, name, seed):
         assert np.allclose(value, shuffled[id_], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("name", "column"), [
-    (name, column) for name in ADVANTAGES for column in NEEDS[name]])
+@pytest.mark.parametrize(("name", "column"), [(name, column) for name in ADVANTAGES for column in NEEDS[name]])
 def test_a_column_that_is_absent_or_null_is_named_with_the_stage_that_makes_it(name, column):
     batch = random_batch(8, seed=1)
     place = batch.column_names.index(column)

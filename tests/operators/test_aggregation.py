@@ -13,12 +13,10 @@ LENGTHS = [3, 1, 0]
 
 
 @pytest.mark.parametrize(("mode", "normalizer", "weights"), [
-    ("token-mean", None, [1 / 4, 1 / 4, 1 / 4]),
-    ("seq-mean-token-sum", None, [1 / 3, 1 / 3, 1 / 3]),
+    ("token-mean", None, [1 / 4, 1 / 4, 1 / 4]), ("seq-mean-token-sum", None, [1 / 3, 1 / 3, 1 / 3]),
     ("seq-mean-token-mean", None, [1 / 9, 1 / 3, 0]),  # the empty row is one of three, with a loss of 0
     ("seq-mean-token-sum-norm", None, [1 / 9, 1 / 9, 1 / 9]),  # 3 rows, the longest has 3 tokens
-    ("seq-mean-token-sum-norm", 10, [1 / 30, 1 / 30, 1 / 30]),
-])
+    ("seq-mean-token-sum-norm", 10, [1 / 30, 1 / 30, 1 / 30])])
 def test_the_weight_of_a_token(mode, normalizer, weights):
     assert token_weights(mode, LENGTHS, normalizer).tolist() == pytest.approx(weights)
 
@@ -54,11 +52,8 @@ def test_the_weighted_sum_is_the_aggregate_of_the_definition(lengths, mode):
 
 
 @pytest.mark.parametrize(("mode", "normalizer", "words"), [
-    ("seq-mean", None, "unknown algorithm.loss_agg_mode 'seq-mean'"),
-    ("token-mean", 4, "seq-mean-token-sum-norm"),
-    ("seq-mean-token-sum-norm", 0, "than 0"),
-    ("seq-mean-token-sum-norm", float("nan"), "than 0"),
-])
+    ("seq-mean", None, "unknown algorithm.loss_agg_mode 'seq-mean'"), ("token-mean", 4, "seq-mean-token-sum-norm"),
+    ("seq-mean-token-sum-norm", 0, "than 0"), ("seq-mean-token-sum-norm", float("nan"), "than 0")])
 def test_what_cannot_be_meant_is_refused(mode, normalizer, words):
     with refuses(ConfigError, words):
         token_weights(mode, LENGTHS, normalizer)

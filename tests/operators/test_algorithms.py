@@ -9,7 +9,7 @@ from ouroboros.operators.kl import KL_ESTIMATORS
 from ouroboros.operators.sampling import SAMPLE_STRATEGIES
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.settings import declared
-from ouroboros.pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, MIXED_LOSSES, PAIR_TYPES, meant, ours
+from ouroboros.pipeline.settings.algorithms import COMPARE, DATA, MIXED_LOSSES, OF_PAIRS, PAIRS, meant, ours
 from ouroboros.pipeline.settings.declared import ADVANTAGES, POLICY_LOSSES
 from ouroboros.pipeline.store.files import CONF
 
@@ -19,7 +19,7 @@ TABLES = {"advantage_fn": ADVANTAGES, "policy_loss_fn": POLICY_LOSSES, "entropy_
 NEEDED = {"algorithm_type", "repeat_times", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn"}
 KEYS = {*NEEDED, "loss_agg_mode", "max_resample_rounds", "greedy_baseline", "rollout_correction", *TABLES,
         *(f"{key}_args" for key in TABLES)}
-FROM_FILES = GIVEN  # without rollouts there is nothing to compare
+FROM_FILES = tuple(DATA)  # without rollouts there is nothing to compare
 
 
 def parts(path):
@@ -31,7 +31,7 @@ def test_an_algorithm_names_parts_that_exist(path):
     found = parts(path)
     assert found["algorithm_type"] == path.stem
     assert set(found) <= KEYS
-    if path.stem not in DEMONSTRATED:
+    if DATA.get(path.stem, PAIRS) == PAIRS:
         assert set(found) >= NEEDED | {"policy_loss_fn"}
         assert ("advantage_fn" in found) == (path.stem not in FROM_FILES)
     for key in TABLES:
@@ -47,7 +47,7 @@ def test_the_parts_of_an_algorithm_fit_together(path):
     loss = found.get("policy_loss_fn")
     assert found.get("loss_agg_mode") == {"dr_grpo": "seq-mean-token-sum-norm",
                                           "grpo_original": "seq-mean-token-mean"}.get(path.stem)
-    assert (loss in PAIR_TYPES) == (path.stem in PAIR_TYPES)
+    assert (loss in OF_PAIRS) == (path.stem in OF_PAIRS)
     assert (loss in MIXED_LOSSES) == (found.get("sample_strategy") == "mix")
     assert found["repeat_times"] > 1 or found.get("advantage_fn") not in COMPARE
 

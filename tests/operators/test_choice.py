@@ -105,14 +105,8 @@ def test_an_advantage_answers_for_rows_or_for_tokens():
 
 
 @pytest.mark.parametrize(("name", "words"), [
-    ("not_a_table", "pyarrow.Table"),
-    ("no_advantage", "experience_id"),
-    ("strange", "experience_id 'z'"),
-    ("words", "advantages"),
-    ("nan", "2 of 2"),
-    ("null", "2 of 2"),
-    ("short", "1 advantages"),
-])
+    ("not_a_table", "pyarrow.Table"), ("no_advantage", "experience_id"), ("strange", "experience_id 'z'"),
+    ("words", "advantages"), ("nan", "2 of 2"), ("null", "2 of 2"), ("short", "1 advantages")])
 def test_what_is_no_table_of_advantages_is_refused(name, words):
     with refuses(DataError, words):
         advantages(name)
@@ -138,11 +132,8 @@ def test_an_estimate_of_kl_is_used_as_a_penalty():
 
 
 @pytest.mark.parametrize(("path", "words"), [
-    ("no_such_parts:x", "ModuleNotFoundError"),
-    ("broken_parts:x", "ModuleNotFoundError"),
-    ("parts_of_mine:absent", "AttributeError"),
-    ("parts_of_mine:NUMBER", "function"),
-])
+    ("no_such_parts:x", "ModuleNotFoundError"), ("broken_parts:x", "ModuleNotFoundError"),
+    ("parts_of_mine:absent", "AttributeError"), ("parts_of_mine:NUMBER", "function")])
 def test_what_is_no_function_is_refused(path, words):
     with refuses(ConfigError, words):
         chosen_estimate(KL_ESTIMATORS, path, "algorithm.kl_loss_fn")

@@ -14,12 +14,10 @@ TRAINER = ROLLOUT + torch.tensor([4.0, 0.5, 3.0], dtype=torch.float64).log()
 
 
 @pytest.mark.parametrize(("level", "mode", "weights", "corrected"), [
-    ("none", "truncate", [1, 1, 1], [0, 0, 0]),
-    ("token", "truncate", [2.5, 0.5, 2.5], [1, 0, 1]),
+    ("none", "truncate", [1, 1, 1], [0, 0, 0]), ("token", "truncate", [2.5, 0.5, 2.5], [1, 0, 1]),
     ("token", "mask", [0, 0.5, 0], [1, 0, 1]),
     ("sequence", "truncate", [2, 2, 2.5], [0, 0, 1]),  # 4 * 1/2 = 2 for both tokens of row 0
-    ("sequence", "mask", [2, 2, 0], [0, 0, 1]),
-])
+    ("sequence", "mask", [2, 2, 0], [0, 0, 1])])
 def test_weights(level, mode, weights, corrected):
     found, statistics = importance_correction(TRAINER, ROLLOUT, ROWS, level, mode, threshold=2.5)
     assert found.tolist() == pytest.approx(weights)
@@ -83,8 +81,7 @@ def test_mismatch_where_there_is_none():
     ("seq_mean_k1", [0.6, 1.0], [0, 0, 1]),   # sqrt(1/2) = 0.707
     ("seq_mean_k2", 0.601, [0, 0, 1]),        # 0.6005
     ("seq_mean_k3", 0.902, [1, 1, 0]),        # 0.9035
-    ("seq_max_k2", 0.7, [1, 1, 0]), ("seq_max_k3", 1.0, [1, 1, 0]),
-])
+    ("seq_max_k2", 0.7, [1, 1, 0]), ("seq_max_k3", 1.0, [1, 1, 0])])
 def test_what_is_rejected(name, bound, out):
     found = rejected(TRAINER, ROLLOUT, ROWS, {name: bound})
     assert found.tolist() == [bool(one) for one in out]

@@ -48,8 +48,7 @@ def ends(rows):
     raise SystemExit(3)
 
 
-@pytest.mark.parametrize("given", [
-    [{"name": "data_juicer", "args": {"operators": [SHORT, TWIN]}}], [SHORT, TWIN]])
+@pytest.mark.parametrize("given", [[{"name": "data_juicer", "args": {"operators": [SHORT, TWIN]}}], [SHORT, TWIN]])
 def test_data_juicers_operators_judge_responses_and_leave_numbers(given):
     found = judge(attempts("one", "three!", "one", "four"), *given)
     assert found[0] == Verdict(1.0, {"text_len": 3.0})

@@ -136,8 +136,7 @@ def test_a_pair_beside_its_conversation():
     ([{"role": "user", "content": [{"type": "image"}]}], "turn 1: content has parts image; needed text"),
     ([{"role": "user", "content": None}], "turn 1: content is null"),
     (turns("s", "Think."), "the prompt ends with a turn of system; needed one of user or tool"),
-    (turns("u", "q", "a", "answered"), "ends with a turn of assistant; needed one of user"),
-])
+    (turns("u", "q", "a", "answered"), "ends with a turn of assistant; needed one of user")])
 def test_a_prompt_that_is_no_conversation_is_a_row_with_its_reason(value, words):
     good = {"prompt": turns("u", "q"), "reward_model": {"ground_truth": "2"}}
     bad, fine = read([{**good, "prompt": value}, good], **OF_VERL)
@@ -152,8 +151,7 @@ def test_a_prompt_that_is_no_conversation_is_a_row_with_its_reason(value, words)
     ({"messages": turns("u", "q", "t", "42")}, "no response"),
     ({"messages": turns("u", "q"), "chosen": turns("u", "q"), "rejected": "r"}, "a response ends with a turn of user"),
     ({"messages": turns("u", "q"), "chosen": turns("u", "other", "a", "c"), "rejected": "r"}, "a response begins with"),
-    ({"messages": turns("t", "42"), "response": "r"}, "the conversation has no turn of user"),
-])
+    ({"messages": turns("t", "42"), "response": "r"}, "the conversation has no turn of user")])
 def test_a_conversation_that_shows_nothing_is_a_row_with_its_reason(record, words):
     (made,) = read([record], "demonstration", prompt_type="messages", messages_key="messages")
     assert words in made.problem
@@ -213,13 +211,11 @@ def test_of_a_turn_what_says_something_is_kept():
 
 @pytest.mark.parametrize(("turn", "more", "words"), [
     ({"role": "assistant", "content": [{"type": "text", "text": "3"}, {"type": "image_url"}]}, {}, "image_url"),
-    ({"role": "assistant", "content": None}, {}, "null"),
-    ({"role": "alien", "content": "3"}, {}, "role 'alien'"),
+    ({"role": "assistant", "content": None}, {}, "null"), ({"role": "alien", "content": "3"}, {}, "role 'alien'"),
     ({"role": "assistant", "content": "3"}, {"tools": [{"type": "function"}]}, "tools: number 1 names no function"),
     ({"role": "assistant", "content": "3"}, {"tools": {"add": {}, "b": 1}}, "tools are {"),
     ({"role": "assistant", "content": "3"}, {"tools": "add"}, "tools are the text 'add'"),
-    ({"role": "assistant", "content": "3"}, {"images": ["a.png"]}, "images"),
-])
+    ({"role": "assistant", "content": "3"}, {"images": ["a.png"]}, "images")])
 def test_what_training_would_leave_out_makes_a_record_unusable(turn, more, words):
     record = {"messages": [{"role": "user", "content": "<image> 1+2?"}, turn], **more}
     columns = BufferFormat(prompt_type="messages", prompt_key="messages")
@@ -283,13 +279,10 @@ def test_a_plain_prompt_has_the_tools_of_its_row(tools, messages):
 
 
 @pytest.mark.parametrize(("given", "kept"), [
-    ({"tool_calls": json.dumps([call()])}, [call()]),
-    ({"tool_calls": [call({"a": 1})]}, [call()]),
-    ({"tool_calls": [call('{"a":1}')]}, [call('{"a":1}')]),
-    ({"tool_calls": [call("")]}, [call("{}")]),
+    ({"tool_calls": json.dumps([call()])}, [call()]), ({"tool_calls": [call({"a": 1})]}, [call()]),
+    ({"tool_calls": [call('{"a":1}')]}, [call('{"a":1}')]), ({"tool_calls": [call("")]}, [call("{}")]),
     ({"tool_calls": [{"name": "add", "arguments": {"a": 1}}]}, [{k: v for k, v in call().items() if k != "id"}]),
-    ({"function_call": {"name": "add", "arguments": '{"a": 1}'}}, [{k: v for k, v in call().items() if k != "id"}]),
-])
+    ({"function_call": {"name": "add", "arguments": '{"a": 1}'}}, [{k: v for k, v in call().items() if k != "id"}])])
 def test_calls_are_brought_to_one_form(given, kept):
     (turn,) = as_turns([{"role": "assistant", "content": None, **given}])
     assert turn == {"role": "assistant", "content": "", "tool_calls": kept}
@@ -315,8 +308,7 @@ TWO = {"role": "assistant", "content": "", "tool_calls": [call(), call(id="c2")]
     ([{**CALLS, "role": "user"}], "turn 2: tool_calls in a turn of user"),
     ([CALLS, {**THREE, "tool_call_id": "c9"}], "turn 3: tool_call_id 'c9' answers no call; needed one of c1"),
     ([TWO, {"role": "tool", "content": "3"}], "turn 3 has no tool_call_id, and may answer c1, c2"),
-    ([CALLS, {"role": "tool"}], "turn 3 has role; needed role and content"),
-])
+    ([CALLS, {"role": "tool"}], "turn 3 has role; needed role and content")])
 def test_malformed_calls_make_a_record_unusable(talk, words):
     (made,) = read([{"messages": [ASKED, *talk, ANSWER]}], "demonstration", prompt_type="messages",
                    prompt_key="messages")
@@ -348,18 +340,12 @@ def test_a_response_column_may_be_messages():
     assert demonstration({"messages": [ASKED], "response": [ANSWER]}) == RawTask(0, "1+2?", "It is 3.", "It is 3.")
 
 
-def test_a_pair_that_prefers_silence_is_unusable():
-    """A rejected empty response teaches to say something."""
-    columns = BufferFormat(chosen_key="c", rejected_key="r")
-    rows = [{"prompt": "a", "c": " ", "r": "x"}, {"prompt": "a", "c": "x", "r": ""}]
-    silent, spoken = read_records(rows, columns, "demonstration", "a.jsonl", 0)
-    assert (silent.problem is not None, spoken.problem) == (True, None)
-
-
-def test_a_pair_of_one_response_is_unusable():
-    made = read([{"prompt": "q", "chosen": "a", "rejected": other} for other in ("a", "b")], "demonstration",
-                chosen_key="chosen", rejected_key="rejected")
-    assert [one.problem is None for one in made] == [False, True]
+@pytest.mark.parametrize(("chosen", "rejected", "usable"), [
+    (" ", "x", False), ("x", "", True),  # a rejected empty response teaches to say something
+    ("a", "a", False), ("a", "b", True)])
+def test_a_pair_that_prefers_silence_or_has_one_response_is_unusable(chosen, rejected, usable):
+    (made,) = read([{"prompt": "q", "chosen": chosen, "rejected": rejected}], "demonstration")
+    assert (made.problem is None) == usable
 
 
 BY_ROW = {"workflow_key": "how", "reward_fn_key": "scored.by"}

@@ -71,24 +71,13 @@ def test_a_process_that_something_else_ends_is_replaced_and_the_pair_asked_again
     assert worker.ask(PAIR) == EQUAL
 
 
-def test_too_much_memory_is_the_limit(monkeypatch):
-    source = ("import ouroboros.operators.formula_worker as worker\n"
-              "worker.compare = lambda *pair: bytearray(2**34) and 'equal'\n"
+@pytest.mark.parametrize("compare", [
+    "def compare(*pair):\n    return bytearray(2**34) and 'equal'\n",
+    "def compare(*pair):\n    held = []\n    try:\n        while True:\n            held.append(bytearray(2**24))\n"
+    "    except MemoryError:\n        return 'different'\n"])
+def test_a_lack_of_memory_is_the_limit_even_where_math_verify_hides_it(compare):
+    source = (f"import ouroboros.operators.formula_worker as worker\n{compare}worker.compare = compare\n"
               "print(worker.within_limits('x', 'y', 5))\n")
-    assert subprocess.run([sys.executable, "-c", source], cwd=files.HOME, capture_output=True, text=True,
-                          check=True).stdout == f"{LIMIT}\n"
-
-
-def test_a_lack_of_memory_that_math_verify_hides_is_the_limit():
-    source = ("import ouroboros.operators.formula_worker as worker\n"
-              "def compare(*pair):\n"
-              "    held = []\n"
-              "    try:\n"
-              "        while True:\n"
-              "            held.append(bytearray(2**24))\n"
-              "    except MemoryError:\n"
-              "        return 'different'\n"
-              "worker.compare = compare\nprint(worker.within_limits('x', 'y', 5))\n")
     assert subprocess.run([sys.executable, "-c", source], cwd=files.HOME, capture_output=True, text=True,
                           check=True).stdout == f"{LIMIT}\n"
 

@@ -24,8 +24,7 @@ def test_expressions_of_three_numbers_by_hand():
     ([3, 5, 7], -15, False),  # all minus: no expression begins with a minus
     ([3, 5, 7], -9, True),  # 3 - 5 - 7
     ([4], 4, True),
-    ([0, 5], -5, True),  # 0 - 5
-])
+    ([0, 5], -5, True)])  # 0 - 5
 def test_is_solvable(given, target, expected):
     assert is_solvable(given, target) is expected
     assert bool(expressions(given, target)) is expected

@@ -113,10 +113,8 @@ def test_full_match_filter():
 @pytest.mark.parametrize(("answer", "problem"), [
     ('{"numbers": [3, 5, 7], "target": 9}', None),
     ('{"numbers": [3, 5, 7], "target": 2}', "[3, 5, 7] cannot make 2 with + and -"),
-    ('{"numbers": [3, 5', "is not JSON"),
-    ('{"numbers": [3, 5]}', "has no target"),
-    ('{"numbers": [' + ",".join("1" * 40) + '], "target": 40}', "40 numbers, more than"),
-])
+    ('{"numbers": [3, 5', "is not JSON"), ('{"numbers": [3, 5]}', "has no target"),
+    ('{"numbers": [' + ",".join("1" * 40) + '], "target": 40}', "40 numbers, more than")])
 def test_countdown_problem(answer, problem):
     found = countdown_problem(answer)
     assert found is None if problem is None else problem in found
@@ -166,13 +164,11 @@ def test_split_by_question_ignores_spacing():
     ({"text_length_filter": {"max_length": 3}}, ConfigError, "'max_length'"),
     ({"split_by_hash_mapper": {"test_ratio": 2}}, ConfigError, "'split_by_hash_mapper'"),
     ({"split_by_hash_mapper": {}}, ConfigError, "'split_by_hash_mapper'"),
-    ({"a": {}, "b": {}}, ConfigError, "recipe line"),
-    ({"text_length_filter": [3]}, ConfigError, "recipe line"),
+    ({"a": {}, "b": {}}, ConfigError, "recipe line"), ({"text_length_filter": [3]}, ConfigError, "recipe line"),
     ({"key_value_grouper": {"group_by_keys": ["question"]}}, ConfigError, "'key_value_grouper' neither maps"),
     ({"text_chunk_mapper": {"max_len": 4}}, ConfigError, "'text_chunk_mapper'"),
     ({"text_length_filter": {"text_key": "text"}}, StageError, "'text_length_filter' failed"),
-    ({"split_by_hash_mapper": {"key": "countdown", "test_ratio": 0.1}}, DataError, "'split_by_hash_mapper': truth"),
-])
+    ({"split_by_hash_mapper": {"key": "countdown", "test_ratio": 0.1}}, DataError, "'split_by_hash_mapper': truth")])
 def test_errors_name_the_operator(process, error, message):
     with refuses(error, message):
         run(rows_of("a question to be chunked"), process)
@@ -195,10 +191,8 @@ class Mine(Exception):
 
 @pytest.mark.parametrize(("line", "processes", "words"), [
     ("sys.exit(0)", 1, "SystemExit: 0"), ("sys.exit('no licence')", 2, "no licence"),
-    ("raise Mine(1, 2)", 1, "Mine: 1 of"), ("os._exit(3)", 2, "exit code 3"),
-    ("os._exit(3)", 1, "exit code 3"),
-    ("os._exit(0)", 1, "exit code 0"),
-    ("os.kill(os.getpid(), 15)", 2, "SIGTERM"),
+    ("raise Mine(1, 2)", 1, "Mine: 1 of"), ("os._exit(3)", 2, "exit code 3"), ("os._exit(3)", 1, "exit code 3"),
+    ("os._exit(0)", 1, "exit code 0"), ("os.kill(os.getpid(), 15)", 2, "SIGTERM"),
     ("os.kill(os.getpid(), 9)", 1, "SIGKILL")])
 def test_an_operator_that_ends_its_process_is_named(tmp_path, line, processes, words):
     (tmp_path / "mine.py").write_text(f"import os, sys\n{MINE}def strict(sample):\n    {line}\n")
@@ -253,8 +247,7 @@ def test_no_rows_left_is_no_failure():
 
 @pytest.mark.parametrize(("text", "message"), [
     ("process: [", "cannot be read"), ("- a", "no list `process:`"), ("process:", "no list `process:`"),
-    ("process: []\ncustom_operator_paths: [x.py]", "custom_operator_paths"),
-])
+    ("process: []\ncustom_operator_paths: [x.py]", "custom_operator_paths")])
 def test_recipe_files(tmp_path, text, message):
     path = tmp_path / "recipe.yaml"
     path.write_text(text)

@@ -28,14 +28,6 @@ def test_a_token_twice_and_half_as_likely_as_in_the_reference(name, likelier, un
     assert found.tolist() == pytest.approx([likelier, unlikelier])
 
 
-def test_corrected_k3_weighs_by_the_ratio_up_to_two():
-    """ratio 1/2 halves, ratio 4 counts as 2."""
-    old = torch.tensor([-1.0, -1.0], dtype=torch.float64)
-    new = old + torch.tensor([-LN2, 2 * LN2], dtype=torch.float64)
-    plain = estimate("k3", new, old)
-    assert estimate("corrected_k3", new, old, old).tolist() == pytest.approx((plain * torch.tensor([0.5, 2])).tolist())
-
-
 @pytest.mark.parametrize("name", KL_ESTIMATORS)
 @pytest.mark.parametrize("gap", [1000.0, -1000.0])
 def test_a_token_that_one_of_them_finds_impossible_does_not_overflow(name, gap):
@@ -44,11 +36,6 @@ def test_a_token_that_one_of_them_finds_impossible_does_not_overflow(name, gap):
     kl.sum().backward()
     assert torch.isfinite(kl).all()
     assert torch.isfinite(new.grad).all()
-
-
-def test_low_var_kl_ends_at_ten():
-    ref = torch.tensor([-1.0, -1.0])
-    assert estimate("low_var_kl", torch.tensor([-6.0, -1.0 + 30.0]), ref).tolist() == [10.0, 10.0]
 
 
 def exact(q, p):
@@ -80,16 +67,11 @@ def test_means_and_gradients_over_a_vocabulary_are_those_that_the_page_says():
     torch.testing.assert_close(gradient(corrected), gradient(exact(q, p)))
 
 
-@pytest.mark.parametrize(("kl", "coefficient"), [(0.1, 0.2), (0.11, 0.2 * 1.01), (9.0, 0.2 * 1.02), (0.0, 0.2 * 0.98)])
-def test_the_coefficient_follows_the_target_by_at_most_a_fifth_of_batch_over_horizon(kl, coefficient):
-    """Target 0.1, 100 rows of a horizon of 1000."""
-    assert adaptive_coefficient(0.2, kl, 0.1, 1000, 100) == pytest.approx(coefficient)
-
-
-def test_the_coefficient_moves_by_the_rows_that_were_seen():
-    """A tenth over the target: 0.1 * 50 / 200 in a batch of 50 rows, half of it in one of 25."""
-    assert adaptive_coefficient(0.2, 0.11, 0.1, 200, 50) == pytest.approx(0.2 * 1.025)
-    assert adaptive_coefficient(0.2, 0.11, 0.1, 200, 25) == pytest.approx(0.2 * 1.0125)
+@pytest.mark.parametrize(("kl", "horizon", "rows", "factor"), [
+    (0.1, 1000, 100, 1), (0.11, 1000, 100, 1.01), (9.0, 1000, 100, 1.02), (0.0, 1000, 100, 0.98),
+    (0.11, 200, 50, 1.025), (0.11, 200, 25, 1.0125)])
+def test_the_coefficient_follows_the_target_by_at_most_a_fifth_of_batch_over_horizon(kl, horizon, rows, factor):
+    assert adaptive_coefficient(0.2, kl, 0.1, horizon, rows) == pytest.approx(0.2 * factor)
 
 
 def test_a_penalised_reward_in_tokens_and_in_sum():

@@ -1,15 +1,12 @@
 """What holds of every policy loss: shapes, no dependence on how the batch is cut, no overflow."""
 
-import inspect
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ouroboros.operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
-from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
+from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, OF_PAIRS
 from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from tests.golden.messages import refuses
 
@@ -55,20 +52,6 @@ def call(name, columns, extra=None):
     return model(**extra or {})(**{column: given[column] for column in model.columns}, **chosen)
 
 
-def with_choice(name, columns, extra):
-    """The columns with what the loss selects over the whole batch, as the learner has it."""
-    loss = POLICY_LOSSES[name](**extra)
-    if not loss.chooses_tokens:
-        return columns
-    return columns | {"chosen": loss.choose(**{key: columns[key] for key in inspect.signature(loss.choose).parameters})}
-
-
-def total(name, columns, extra=None, counted=None):
-    """The loss of the batch as the learner forms it. counted: token weights of a larger batch that this is part of."""
-    loss, _ = call(name, columns, extra)
-    return (loss * (weights(name, columns) if counted is None else counted)).sum()
-
-
 def weights(name, columns):
     lengths = torch.bincount(columns["rows"])
     mode = POLICY_LOSSES[name]().aggregation
@@ -82,7 +65,7 @@ def test_what_losses_are_averaged_over():
     assert {name for name, mode in own.items() if mode == "seq-mean-token-mean"} == {
         "dpo", "gmpo", "gspo", "gspo_token", "ipo", "kto", "orpo", "reward_model", "sapo", "simpo"}
     assert {*own.values()} <= set(AGGREGATIONS)
-    assert (PAIR_TYPES, MIXED_LOSSES) == (("dpo", "ipo", "kto", "orpo", "reward_model", "simpo"), ("mix", "mix_chord"))
+    assert (OF_PAIRS, MIXED_LOSSES) == (("dpo", "ipo", "kto", "orpo", "reward_model", "simpo"), ("mix", "mix_chord"))
 
 
 @pytest.mark.parametrize(("name", "extra"), VARIANTS)
@@ -93,32 +76,6 @@ def test_a_loss_and_its_statistics_are_one_number_a_token_and_only_the_loss_has_
     assert loss.shape == (10,)
     assert loss.requires_grad
     assert all(value.shape == (10,) and not value.requires_grad for value in statistics.values())
-
-
-@settings(max_examples=5, deadline=None)
-@given(st.lists(st.integers(1, 5), min_size=4, max_size=8).filter(lambda n: len(n) % 2 == 0), st.data(),
-       st.integers(0, 99))
-def test_neither_the_cut_into_micro_batches_nor_the_order_of_rows_changes_a_loss(lengths, data, seed):
-    """Whole pairs of rows, shuffled and cut in two; loss and gradient of the parts add up to those of the whole."""
-    pairs = data.draw(st.permutations(range(len(lengths) // 2)))
-    cut = data.draw(st.integers(1, len(pairs)))
-    for name, extra in VARIANTS:
-        whole = with_choice(name, batch(lengths, seed), extra)
-        whole["logprobs"].requires_grad_()
-        every = weights(name, whole)
-        one = total(name, whole, extra, every)
-        (gradient,) = torch.autograd.grad(one, whole["logprobs"])
-        parts = []
-        for chosen in (pairs[:cut], pairs[cut:]):
-            order = [2 * pair + half for pair in chosen for half in (0, 1)]
-            tokens = torch.cat([torch.nonzero(whole["rows"] == row).flatten() for row in order] or
-                               [torch.zeros(0, dtype=torch.int64)])
-            part = {key: column if column.dim() == 0 else column[tokens] for key, column in whole.items()}
-            part["rows"] = torch.tensor([order.index(row) for row in part["rows"].tolist()], dtype=torch.int64)
-            parts.append(total(name, part, extra, every[tokens]))
-        (pieces,) = torch.autograd.grad(sum(parts), whole["logprobs"])
-        torch.testing.assert_close(sum(parts), one, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(pieces, gradient, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -152,7 +109,7 @@ def test_where_nothing_has_changed_the_gradient_is_the_policy_gradient(name, ext
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(set(POLICY_LOSSES) - set(PAIR_TYPES)))
+@pytest.mark.parametrize("name", sorted(set(POLICY_LOSSES) - set(OF_PAIRS)))
 def test_a_micro_batch_without_tokens_is_zero(name):
     empty = {key: column[:0] if column.dim() else column for key, column in batch([1], seed=0).items()}
     loss, _ = call(name, empty)
@@ -161,7 +118,7 @@ def test_a_micro_batch_without_tokens_is_zero(name):
 
 def test_pairs_that_were_split_are_our_mistake():
     columns = batch([2, 1, 3], seed=0)
-    for name in PAIR_TYPES:
+    for name in OF_PAIRS:
         with refuses(AssertionError, "split"):
             call(name, columns)
 

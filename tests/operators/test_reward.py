@@ -23,49 +23,35 @@ TRUTH = '{"numbers": [3, 5, 7], "target": 9}'
 @pytest.mark.parametrize(("text", "value", "literals"), [
     ("7+5-3", 9, [7, 5, 3]),
     ("10-2-3", 5, [10, 2, 3]),  # left to right
-    ("2+3*4", 14, [2, 3, 4]),
-    ("(2+3)*4", 20, [2, 3, 4]),
-    ("8/4/2", 1, [8, 4, 2]),
+    ("2+3*4", 14, [2, 3, 4]), ("(2+3)*4", 20, [2, 3, 4]), ("8/4/2", 1, [8, 4, 2]),
     ("1/3*3", 1, [1, 3, 3]),  # exact, no rounding
-    ("7/2", Fraction(7, 2), [7, 2]),
-    (" - ( 3 - 5 ) ", 2, [3, 5]),
-    ("-3+5", 2, [3, 5]),
-    ("2--3", 5, [2, 3]),
-    ("1/0", None, [1, 0]),
-    ("5/(3-3)+1", None, [5, 3, 3, 1]),
-])
+    ("7/2", Fraction(7, 2), [7, 2]), (" - ( 3 - 5 ) ", 2, [3, 5]), ("-3+5", 2, [3, 5]), ("2--3", 5, [2, 3]),
+    ("1/0", None, [1, 0]), ("5/(3-3)+1", None, [5, 3, 3, 1])])
 def test_arithmetic(text, value, literals):
     assert parse_arithmetic(text) == (value, literals)
 
 
 @pytest.mark.parametrize("text", [
     "", " ", "7+", "+", "*3", "7 5", "7+5)", "(7+5", "()", "7**2", "7//2", "2^3", "3.5", "7+5=12", "x+1",
-    "__import__('os')", "7+5-3 is it", "\u0663+1", "1" * 257, "(" * 40 + "1" + ")" * 40, "-" * 40 + "1",
-])
+    "__import__('os')", "7+5-3 is it", "\u0663+1", "1" * 257, "(" * 40 + "1" + ")" * 40, "-" * 40 + "1"])
 def test_what_is_no_arithmetic(text):
     with pytest.raises(NotAnExpression):
         parse_arithmetic(text)
 
 
 @pytest.mark.parametrize(("response", "reward"), [
-    ("7+5-3", 1.0),
-    (" 5 - 3 + 7 ", 1.0),
-    ("(7+5)-3", 1.0),
-    ("<think>3+5?</think><answer>7+5-3</answer>", 1.0),
+    ("7+5-3", 1.0), (" 5 - 3 + 7 ", 1.0), ("(7+5)-3", 1.0), ("<think>3+5?</think><answer>7+5-3</answer>", 1.0),
     ("<answer>1</answer> no: <answer>7-3+5</answer>", 1.0),
     ("7+5+3", 0.1),  # 15
     ("9", 0.1),  # right value, numbers not used
     ("7+5-3+3-3", 0.1),  # 3 used three times
     ("7+2", 0.1),  # a number that was not given
     ("7/(5-5)", 0.1),  # division by zero is a wrong value
-    ("7+5-", 0.0),
-    ("the answer is 7+5-3", 0.0),
+    ("7+5-", 0.0), ("the answer is 7+5-3", 0.0),
     ("<think><answer>7+5-3</answer></think>", 0.0),  # a thought is no answer
     ("<think>3+5? <answer>7+5-3</answer>", 0.0),
     ("3+5?</think>7+5-3", 1.0),  # the prompt began the thought
-    ("", 0.0),
-    ("9" * 5000, 0.0),
-])
+    ("", 0.0), ("9" * 5000, 0.0)])
 def test_countdown_reward(response, reward):
     components = countdown_reward(response, TRUTH)
     assert set(components) == {"accuracy", "format_score"}
@@ -87,8 +73,7 @@ def test_countdown_reward_without_a_prize_for_form():
     "", "42", "null", '["numbers", "target"]', '{"numbers": [3, 5', '{"numbers": [3]}', '{"target": 3}',
     '{"numbers": [], "target": 3}', '{"numbers": "3 5", "target": 3}', '{"numbers": [3, "5"], "target": 3}',
     '{"numbers": [true], "target": 3}', '{"numbers": [3], "target": "3"}', '{"numbers": [3], "target": NaN}',
-    '{"numbers": [3], "target": Infinity}', '{"numbers": [3], "target": ' + "9" * 5000 + "}", "[" * 100_000,
-])
+    '{"numbers": [3], "target": Infinity}', '{"numbers": [3], "target": ' + "9" * 5000 + "}", "[" * 100_000])
 def test_malformed_countdown_truth_is_an_error_not_a_wrong_answer(answer):
     with refuses(DataError, "JSON"):
         countdown_reward("7+5-3", answer)
@@ -100,24 +85,13 @@ def test_malformed_truth_names_what_is_missing():
 
 
 @pytest.mark.parametrize(("response", "answer", "accuracy"), [
-    ("48/2 = 24, and 48 + 24 = 72", "48/2 = <<48/2=24>>24\n#### 72", 1),
-    ("so it is 71.", "#### 72", 0),
-    ("#### 1,234", "#### 1234", 1),
-    ("She pays $1,234.50", "#### 1234.5", 1),
+    ("48/2 = 24, and 48 + 24 = 72", "48/2 = <<48/2=24>>24\n#### 72", 1), ("so it is 71.", "#### 72", 0),
+    ("#### 1,234", "#### 1234", 1), ("She pays $1,234.50", "#### 1234.5", 1),
     ("\\boxed{72} of 100", "#### 72", 1),  # the box wins over the last number
-    ("first \\boxed{1}, then \\boxed{72}", "72", 1),
-    ("\\boxed{\\frac{1}{2}}", "0.5", 1),
-    ("\\boxed{x^2+1}", "\\boxed{1+x^2}", 1),
-    ("\\boxed{x^2-1}", "\\boxed{1+x^2}", 0),
-    ("1/2", "0.5", 1),
-    ("it is -5", "#### -5", 1),
-    ("it is -5", "#### 5", 0),
-    ("I do not know", "#### 5", 0),
-    ("", "#### 5", 0),
-    ("9" * 5000, "#### 5", 0),
-    ("\\boxed{unclosed", "#### 5", 0),
-    ("1/0", "#### 5", 0),
-])
+    ("first \\boxed{1}, then \\boxed{72}", "72", 1), ("\\boxed{\\frac{1}{2}}", "0.5", 1),
+    ("\\boxed{x^2+1}", "\\boxed{1+x^2}", 1), ("\\boxed{x^2-1}", "\\boxed{1+x^2}", 0), ("1/2", "0.5", 1),
+    ("it is -5", "#### -5", 1), ("it is -5", "#### 5", 0), ("I do not know", "#### 5", 0), ("", "#### 5", 0),
+    ("9" * 5000, "#### 5", 0), ("\\boxed{unclosed", "#### 5", 0), ("1/0", "#### 5", 0)])
 def test_accuracy_reward(response, answer, accuracy):
     assert accuracy_reward(response, answer) == {"accuracy": float(accuracy)}
 
@@ -129,13 +103,9 @@ def test_truth_without_an_answer(answer):
 
 
 @pytest.mark.parametrize(("response", "score"), [
-    ("<think>a</think><answer>b</answer>", 0.1),
-    ("<think>\na\n</think>\n<answer>\nb\n</answer>\n", 0.1),
-    ("<answer>b</answer>", -0.1),
-    ("<think>a</think><answer>b</answer> and more", -0.1),
-    ("<think>a</think><think>a</think><answer>b</answer>", -0.1),
-    ("", -0.1),
-])
+    ("<think>a</think><answer>b</answer>", 0.1), ("<think>\na\n</think>\n<answer>\nb\n</answer>\n", 0.1),
+    ("<answer>b</answer>", -0.1), ("<think>a</think><answer>b</answer> and more", -0.1),
+    ("<think>a</think><think>a</think><answer>b</answer>", -0.1), ("", -0.1)])
 def test_format_reward(response, score):
     assert format_reward(response, "anything") == {"format_score": score}
 
@@ -146,11 +116,9 @@ def test_rewards_by_name_and_by_dotted_path():
 
 
 @pytest.mark.parametrize(("name", "message"), [
-    ("countdown_rewrad", "'countdown_reward'"),
-    ("no_such_module_here:reward", "no_such_module_here"),
+    ("countdown_rewrad", "'countdown_reward'"), ("no_such_module_here:reward", "no_such_module_here"),
     ("ouroboros.operators.reward:no_such_reward", "no_such_reward"),
-    ("ouroboros.operators.reward:REWARDS", "is a dict"),
-])
+    ("ouroboros.operators.reward:REWARDS", "is a dict")])
 def test_unknown_rewards(name, message):
     with refuses(ConfigError, message):
         load_reward(name)

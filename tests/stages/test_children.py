@@ -87,11 +87,6 @@ def test_a_dead_child_ends_the_other_and_the_error_names_stage_log_and_reason(st
     assert seconds < 30
 
 
-def test_a_killed_child_is_named_with_its_signal(start):
-    message, _ = dies(start, explorer="import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", trainer=CALM)
-    wording(message, "rft-1", "SIGKILL ")
-
-
 def test_a_child_that_does_not_listen_is_made_to_end(start, monkeypatch, tmp_path):
     monkeypatch.setattr(children, "GRACE_SECONDS", 0.3)
     wait = "import os, sys, time\nwhile not os.path.exists('deaf'): time.sleep(0.01)\nsys.exit(1)\n"
@@ -116,16 +111,6 @@ def test_an_error_in_the_users_code_is_one_line_and_the_users_frames(start):
         assert "stages/explorer/children.py" not in text
 
 
-def test_a_child_that_cannot_be_imported_is_reported_with_the_last_line_of_its_log(start):
-    said, _ = dies(start, trainer="import sys; print('starting', flush=True); sys.exit('std::bad_alloc\\n')")
-    wording(said, "rft-1", "1: std::bad_alloc")
-
-
-def test_memory_that_was_refused_is_named(start):
-    said, _ = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body="raise MemoryError"))
-    assert "ulimit -v" in said
-
-
 def test_a_limit_of_addresses_is_named(start):
     """The C library's own words, and exit code 127, are those of a thread that gets no memory."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -144,12 +129,6 @@ def test_what_a_child_raises_keeps_its_secrets_out_of_its_files(start, monkeypat
     wording(message, "RuntimeError: 401")
     assert "401 of ***" in (start.directory / "trainer.log").read_text()
     assert not any("hush" in file.read_text() for file in start.directory.iterdir() if file.is_file())
-
-
-def test_a_child_that_something_ends_with_exit_code_0_has_died(start):
-    message, seconds = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body="sys.exit(0)"))
-    wording(message, "rft-1", "child_trainer.py:6", "work")
-    assert seconds < 10
 
 
 @pytest.mark.parametrize(("then", "words"), [("pass", None), ("raise ValueError('none')", "died: ValueError: none")])
@@ -343,10 +322,13 @@ CALLING = STAGE_CHILD.replace('"trainer"', '"explorer"').replace("import sys", "
     "    {body}", "    with context.activity.calling('workflow mine:run'):\n        {body}")
 
 
-@pytest.mark.parametrize(("body", "how"), [
+ENDINGS = [
     ("os._exit(3)", "ended with exit code 3"), ("os._exit(0)", "ended with exit code 0"),
     ("signal.raise_signal(signal.SIGSEGV)", "ended by signal SIGSEGV"),
-    ("os.kill(os.getpid(), signal.SIGTERM)", "ended by signal SIGTERM")])
+    ("os.kill(os.getpid(), signal.SIGTERM)", "ended by signal SIGTERM")]
+
+
+@pytest.mark.parametrize(("body", "how"), ENDINGS)
 def test_a_child_that_ends_in_a_call_of_the_users_code_names_the_function(start, monkeypatch, body, how):
     monkeypatch.setattr(children, "TOGETHER_SECONDS", 0.0)
     with refuses(ProcessEnded, how, "user's") as ended:
@@ -385,10 +367,7 @@ OF_A_LOSS = STAGE_CHILD.replace("import sys", CALL).replace(
     "    {body}", "    with calling('mine:loss'):\n        {body}")
 
 
-@pytest.mark.parametrize(("body", "how"), [
-    ("os._exit(3)", "ended with exit code 3"), ("os._exit(0)", "ended with exit code 0"),
-    ("signal.raise_signal(signal.SIGSEGV)", "ended by signal SIGSEGV"),
-    ("os.kill(os.getpid(), signal.SIGTERM)", "ended by signal SIGTERM")])
+@pytest.mark.parametrize(("body", "how"), ENDINGS)
 def test_a_trainer_that_ends_in_a_function_of_the_user_names_it(start, monkeypatch, body, how):
     monkeypatch.setattr(children, "TOGETHER_SECONDS", 0.0)
     message, _ = dies(start, trainer=OF_A_LOSS.format(body=body), explorer=CALM)
@@ -426,16 +405,26 @@ def test_a_rank_that_ends_well_too_early_ends_those_that_wait_for_it(start, tmp_
         supervise(start.context, [Child("trainer", "child_trainer", cores(), ranks=2)], lambda: None)
 
 
-def test_a_child_that_ends_with_code_0_before_its_work_is_done_has_failed(start):
-    message, _ = dies(start, trainer=STAGE_CHILD.format(body="import os; os._exit(0)"), explorer=CALM)
-    wording(message, "rft-1", "0 before")
-    start(trainer=STAGE_CHILD.format(body="pass"))
+@pytest.mark.parametrize(("program", "words"), [
+    ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", ("rft-1", "SIGKILL ")),
+    ("import sys; print('starting', flush=True); sys.exit('std::bad_alloc\\n')", ("rft-1", "1: std::bad_alloc")),
+    (STAGE_CHILD.format(body="raise MemoryError"), ("ulimit -v",)),
+    (STAGE_CHILD.format(body="sys.exit(0)"), ("rft-1", "child_trainer.py:6", "work")),
+    (STAGE_CHILD.format(body="import os; os._exit(0)"), ("rft-1", "0 before"))])
+def test_the_end_of_a_child_is_in_the_error_of_the_stage(start, program, words):
+    message, seconds = dies(start, explorer=CALM, trainer=program)
+    wording(message, *words)
+    assert seconds < 30
 
 
 @pytest.mark.parametrize(("name", "code"), [("trainer", OF_A_LOSS), ("explorer", CALLING)])
 def test_an_error_in_a_function_of_the_user_or_after_it_is_told_as_an_error(start, name, code):
     message, _ = dies(start, **{name: code.format(body="raise ValueError('none')")})
     wording(message, "rft-1", "ValueError")
+
+
+def test_a_child_that_has_done_its_work_ends_well(start):
+    start(trainer=STAGE_CHILD.format(body="pass"))
 
 
 def test_calls_are_read_by_rank(tmp_path, monkeypatch):

@@ -30,17 +30,6 @@ def with_examples(prompt):
     return Trajectory(mine, reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
 
 
-def test_what_a_workflow_made_of_the_prompt_is_what_is_trained_on(stage):
-    context = stage("buffer.explorer_input.default_workflow_type=tests.stages.test_explore:with_examples")
-    explorer = publish_model(context, 0)
-    step(explorer)
-    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
-    short = explorer.prompts.tokens[explorer.prompts.tasks.index(TASKS[0])]
-    (prompt, digest), *_ = {(tuple(r["prompt_tokens"]), r["prompt_hash"]) for r in found if r["task_id"] == "t0"}
-    assert list(prompt) == [50, 51, *short]
-    assert digest == prompt_hash([50, 51, *short]) != prompt_hash(short)
-
-
 WORKFLOW = ("default_workflow_type=tests.ending_code:walks", "default_reward_fn_type=format_reward")
 
 

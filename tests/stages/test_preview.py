@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ouroboros.pipeline.check.data_sample import Part, Sample
+from ouroboros.pipeline.check.reading import Part, Sample
 from ouroboros.pipeline.check.sources import FEATURE, RATE
 from ouroboros.pipeline.settings.data import BufferFormat, format_of
 from ouroboros.pipeline.settings.model import Model
@@ -135,11 +135,6 @@ def test_what_fits_is_a_fact(previewed):
     wording(fact, "tasks.jsonl: 2", "9 tokens", "(limit 24): 0%", "(limit 12): 0%")
 
 
-def test_the_system_prompt_counts(previewed):
-    (_, fact), = previewed([task()], system_prompt="ab")["facts"]
-    wording(fact, "10 to", "10 tokens")
-
-
 @pytest.mark.parametrize(("over", "of", "level"), [(10, 100, None), (11, 100, "warnings"), (100, 100, "problems")])
 def test_over_long_prompts_are_a_warning_from_a_tenth_on_and_a_problem_when_all_are(previewed, over, of, level):
     found = previewed([task("9" * 24 if row < over else "9") for row in range(of)])  # 24 and a ':'
@@ -152,14 +147,6 @@ def test_over_long_prompts_are_a_warning_from_a_tenth_on_and_a_problem_when_all_
 def test_over_long_demonstrations_are_judged_by_the_response_limit(previewed):
     found = previewed([task(solution="1" * 12), task(), task()])  # and the end of sequence
     wording(found["problems"][0], "1 of 1", "model.max_response_tokens=12")
-
-
-def test_empty_prompts_are_counted_and_a_problem_when_all_are(previewed):
-    found = previewed([task(), task(" "), task(None)])
-    assert len(found["problems"]) == 1  # more than twice buffer.max_rejected_ratio
-    assert previewed([*[task()] * 20, task(" ")])["problems"] == []
-    assert len(previewed([task("")])["problems"]) == 1
-    assert len(previewed([task(None)])["problems"]) == 1
 
 
 def test_a_column_that_is_not_there_is_told_with_the_nearest(previewed):
@@ -208,20 +195,17 @@ def test_what_a_selector_reads_is_looked_at(previewed, values, rates, level):
     assert "'rate'" in "".join(found["problems"]) or "rate (data" in "".join(found["problems"]) or not level
 
 
-@pytest.mark.parametrize("form", [list, json.dumps])
-def test_conversations_go_through_the_chat_template_and_may_be_their_json_text(previewed, form):
-    """'ab', then 'c', then ':' for the reply."""
-    turns = [{"role": "system", "content": "ab"}, {"role": "user", "content": "c"}]
-    (_, fact), = previewed([{"prompt": form(turns), "truth": {"answer": "1"}}], prompt_key="prompt", talks=True,
-                           response_key="truth.answer")["facts"]
-    wording(fact, "4 to", "4 tokens")
-
-
-@pytest.mark.parametrize("prompt", ["ab", [{"role": "user", "content": "ab"}]])
-def test_what_a_reply_begins_with_is_part_of_its_prompt(previewed, prompt):
-    """'ab', ':' for the reply, and '5=' of it."""
-    (_, fact), = previewed([{"prompt": prompt, "answer": "9"}], prompt_key="prompt", reply_prefix="5=")["facts"]
-    wording(fact, "5 to", "5 tokens")
+@pytest.mark.parametrize(("prompt", "settings", "tokens"), [
+    ("9=3 5 7", {"system_prompt": "ab"}, 10), ([{"role": "user", "content": "c"}], {"system_prompt": "ab"}, 4),
+    ([{"role": "system", "content": "ab"}, {"role": "user", "content": "c"}], {}, 4),
+    (json.dumps([{"role": "user", "content": "abc"}]), {"talks": True}, 4), ("ab", {"reply_prefix": "5="}, 5),
+    ([{"role": "user", "content": "ab"}], {"reply_prefix": "5="}, 5)])
+def test_a_prompt_is_measured_with_all_that_stages_put_around_it(previewed, prompt, settings, tokens):
+    """Characters of its turns, ':' for the reply, and the prefix of that."""
+    found = previewed([{"question": prompt, "truth": {"answer": "1"}}], response_key="truth.answer", **settings)
+    ((_, fact),) = found["facts"]
+    wording(fact, f"{tokens} to", f"{tokens} tokens")
+    assert not [line for line in found["warnings"] if "system_prompt" in line]
 
 
 def test_the_last_turn_of_a_demonstration_is_no_part_of_its_prompt(previewed):
@@ -277,8 +261,7 @@ def test_plain_text_may_be_longer_than_a_prompt(tmp_path):
               "columns": {"prompt_key": "text"}, "optional": [], "prompt_setting": "prompt_key", "every_turn": False,
               "form": json.dumps(plain(BufferFormat(prompt_key="text", response_key=None))), "purpose": "text",
               "allowed": 0.1, "alone": True, "whole": False}
-    found = Preview({"sources": [source], "rows": 200, "model": plain(composed().model),
-                     "system_prompt": None})
+    found = Preview({"sources": [source], "rows": 200, "model": plain(composed().model), "system_prompt": None})
     found.source(source)
     assert found.found["problems"] == found.found["warnings"] == []
     wording(found.found["facts"][0][1], "2 rows", "2 to", "101")
@@ -439,14 +422,6 @@ def test_a_response_is_measured_as_the_template_writes_it(previewed):
                       key="buffer.trainer_input.experience_buffer.path")
     (line,) = found["problems"]
     wording(line, "model.max_response_tokens=12", 22)
-
-
-def test_the_set_system_prompt_is_part_of_conversations(previewed):
-    """'ab', then 'c', then ':' for the reply, as the stages ask."""
-    found = previewed([{"prompt": [{"role": "user", "content": "c"}], "answer": f"{i}"} for i in range(2)],
-                      prompt_key="prompt", system_prompt="ab")
-    wording(found["facts"][0][1], "4 to", "4 tokens")
-    assert not [line for line in found["warnings"] if "system_prompt" in line]
 
 
 @pytest.mark.parametrize(("lost", "alone", "level"), [

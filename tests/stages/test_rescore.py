@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ouroboros.pipeline.check.mode_rules import unfit_order
+from ouroboros.pipeline.check.stage import unfit_order
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.settings.setting import plain
@@ -61,8 +61,7 @@ def test_the_same_responses_have_other_rewards(score):
     assert [(r["task_id"], r["status"]) for r in after if r["task_id"] != "t2"] == [(r["task_id"], "ok") for r in before
                                                                                     if r["task_id"] != "t2"]
     assert {r["status"] for r in before if r["task_id"] == "t3"} == {"reward_failed"}
-    assert [r["reward"] for r in after] == [
-        None if r["task_id"] == "t2" else len(r["response"]) for r in before]
+    assert [r["reward"] for r in after] == [None if r["task_id"] == "t2" else len(r["response"]) for r in before]
     assert {(r["status"], r["reason"]) for r in after if r["task_id"] == "t2"} == {
         (r["status"], r["reason"]) for r in before if r["task_id"] == "t2"}
     assert (rollout.rows, rollout.failed_rows, rollout.attempts, rollout.rollout_seconds) == (6, 2, 6, 0)

@@ -72,7 +72,7 @@ def recorder(tmp_path, per_step=2, wait=60.0, keep=True):
                      per_step, wait, keep)
 
 
-def posted(made, *requests, headers=()):
+def posted(made, *requests, headers=(), declared=(("content-type", "application/json"),)):
     """The responses to (path, body) in order; a body may be a function of the responses before it."""
     async def run():
         running = asyncio.create_task(made.loop.run())
@@ -82,7 +82,7 @@ def posted(made, *requests, headers=()):
             for path, body in requests:
                 body = body(found) if callable(body) else body
                 content = body if isinstance(body, bytes) else json.dumps(body)
-                found.append(await client.post(path, content=content, headers=JSON))
+                found.append(await client.post(path, content=content, headers=list(declared)))
         running.cancel()
         return found
 
@@ -94,8 +94,13 @@ def read(tmp_path, name, step=1):
     return [record(**row) for row in tables.read(tables.step_file(tmp_path / "rec", name, step), record).to_pylist()]
 
 
-JSON = {"content-type": "application/json"}
 CHAT, IN_SESSION = "/v1/chat/completions", "/sessions/s/v1/chat/completions"
+
+
+def recorded_stage(config, directory):
+    context = SimpleNamespace(config=config, directory=directory, made={})
+    recorded.work(context)
+    return context.made
 
 
 def test_a_session_is_one_attempt_whose_calls_are_one_row(opened, tmp_path):
@@ -136,10 +141,8 @@ def test_a_server_is_passed_on_to_and_its_rows_are_not_trained_on(tmp_path, sett
     said = [text_tokenizer().decode(one.response_tokens, skip_special_tokens=True)
             for one in read(tmp_path, "experience")]
     assert said == ["theirs: one", "theirs: two"]
-    context = SimpleNamespace(config=settings(f"buffer.trainer_input.experience_buffer.path={tmp_path / 'rec'}"),
-                              directory=tmp_path / "stage", made={})
     with pytest.raises(DataError):
-        recorded.work(context)
+        recorded_stage(settings(f"buffer.trainer_input.experience_buffer.path={tmp_path / 'rec'}"), tmp_path / "stage")
 
 
 def test_a_server_whose_model_has_no_name_is_refused():
@@ -217,7 +220,7 @@ def test_one_bad_event_does_not_end_a_recording(opened, tmp_path):
     *((CHAT, chat("x", **more)) for more in ({"n": True}, {"n": "2"}, {"max_tokens": True}, {"max_tokens": 10.0},
                                              {"logprobs": "yes"}, {"stream": 1}, {"stop": [5]}, {"model": "p" * 9999})),
     (CHAT, {"model": "policy", "messages": [{"role": "user", "content": ""}] * 300}), (CHAT, chat("x" * 10**6)),
-    ("/v1/completions", {"model": "policy", "prompt": [True]}),
+    *(("/v1/completions", {"model": "policy", "prompt": ids}) for ids in ([True], [-1], [10**6], [10**30])),
     *(("/v1/responses", {"model": "policy", "input": given}) for given in (
         [], [{"type": "function_call", "call_id": "a", "name": "f", "arguments": 5}],
         [{"type": "function_call", "call_id": None, "name": {}, "arguments": "{}"}],
@@ -275,34 +278,22 @@ def test_a_full_disk_refuses_and_loses_nothing(opened, tmp_path, monkeypatch):
     assert [row.reward for row in read(tmp_path, "experience")] == [1.0]
 
 
-def test_ids_that_are_no_tokens_are_refused(opened):
-    for ids in ([-1], [10**6], [10**30]):
-        asked = {"model": "policy", "prompt": ids}
-        first, then = posted(opened("a", record=False), ("/v1/completions", asked), (CHAT, chat("x")))
-        assert (first.status_code, then.status_code) == (400, 200)
-
-
-def test_feedback_counts_once(opened):
-    *_, first, again = posted(opened("a"), (CHAT, chat("x")), *[
-        ("/feedback", lambda found: {"id": found[0].json()["id"], "reward": 1})] * 2)
-    assert (first.status_code, again.status_code) == (200, 409)
-
-
-def test_a_token_is_required_where_there_is_one(opened):
-    for key, status in (("other", 401), ("secret", 200)):
-        made = opened("a", token="secret", record=False)
-        assert posted(made, (CHAT, chat("x")), headers={"x-api-key": key})[0].status_code == status
-    options = server.Options("0.0.0.0", 0, None, None, 1, 1.0, True)
-    with refuses(ConfigError, "--token"):
-        server._listener(options)
-
-
-def test_without_a_token_only_names_of_this_host_are_answered(opened):
-    assert posted(opened("a"), (CHAT, chat("x")), headers={"host": "evil.example"})[0].status_code == 400
-
-
 PAGE = {"origin": "http://evil.example"}
 OWN = {"origin": "http://127.0.0.1", "sec-fetch-site": "same-origin"}
+KEY = {"x-api-key": "secret"}
+
+
+@pytest.mark.parametrize(("headers", "status"), [
+    ({"x-api-key": "other"}, 401), (KEY, 200), (KEY | {"host": "gpu7:8000"}, 200), (KEY | PAGE, 403)])
+def test_a_token_is_required_where_there_is_one_and_lets_other_names_in(opened, headers, status):
+    made = opened("a", token="secret", record=False)
+    assert posted(made, (CHAT, chat("x")), headers=headers)[0].status_code == status
+
+
+def test_without_a_token_other_hosts_are_not_listened_to(opened):
+    assert posted(opened("a"), (CHAT, chat("x")), headers={"host": "evil.example"})[0].status_code == 400
+    with refuses(ConfigError, "--token"):
+        server._listener(server.Options("0.0.0.0", 0, None, None, 1, 1.0, True))
 
 
 @pytest.mark.parametrize(("headers", "status"), [
@@ -319,34 +310,16 @@ def test_pages_of_other_sites_are_refused(opened, headers, status):
 @pytest.mark.parametrize("header", [("origin", "http://127.0.0.1"), ("content-type", "text/plain"), ("host", "evil")])
 def test_headers_that_decide_are_there_once(opened, header):
     twice = [(header[0], {"host": "127.0.0.1", "content-type": "application/json"}.get(header[0], header[1])), header]
-
-    async def run():
-        transport = httpx.ASGITransport(opened().app.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            return (await client.post("/feedback", content=b"{}", headers=twice)).status_code
-
-    assert asyncio.run(run()) == 400
-
-
-def test_with_a_token_other_names_are_answered_and_pages_are_not(opened):
-    for more, status in (({"host": "gpu7:8000"}, 200), (PAGE, 403)):
-        made = opened("a", token="secret", record=False)
-        assert posted(made, (CHAT, chat("x")), headers={"x-api-key": "secret", **more})[0].status_code == status
+    assert posted(opened(), ("/feedback", {}), declared=twice)[0].status_code == 400
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None,
                                   "text/plain; application/json"])
 def test_bodies_that_are_not_declared_as_json_are_refused(opened, kind):
     made = opened("a")
-
-    async def run():
-        transport = httpx.ASGITransport(made.app.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            headers = {} if kind is None else {"content-type": kind}
-            return [(await client.post(path, content=b'{"session": "s", "reward": 1}', headers=headers)).status_code
-                    for path in ("/feedback", CHAT)]
-
-    assert asyncio.run(run()) == [415, 415]
+    body, declared = b'{"session": "s", "reward": 1}', () if kind is None else (("content-type", kind),)
+    found = posted(made, ("/feedback", body), (CHAT, body), declared=declared)
+    assert [one.status_code for one in found] == [415, 415]
     assert made.recording._events == []
 
 
@@ -479,14 +452,12 @@ def test_the_stage_of_recorded_experience_has_its_tables(opened, tmp_path, setti
     posted(made, (CHAT, chat("x")), (CHAT, chat("y")),
            *[("/feedback", lambda found, i=i: {"id": found[i].json()["id"], "reward": i}) for i in (0, 1)])
     made.recording.close()
-    context = SimpleNamespace(config=settings(f"buffer.trainer_input.experience_buffer.path={tmp_path / 'rec'}"),
-                              directory=tmp_path / "stage", made={})
-    recorded.work(context)
-    assert context.made == {"explorer_steps": 1, "experiences": 2}
+    made = recorded_stage(settings(f"buffer.trainer_input.experience_buffer.path={tmp_path / 'rec'}"),
+                          tmp_path / "stage")
+    assert made == {"explorer_steps": 1, "experiences": 2}
     assert tables.steps_present(tmp_path / "stage", "rollouts") == [1]
-    empty = settings(f"buffer.trainer_input.experience_buffer.path={tmp_path}")
     with refuses(DataError, "ouro serve --record"):
-        recorded.work(SimpleNamespace(config=empty, directory=tmp_path / "other", made={}))
+        recorded_stage(settings(f"buffer.trainer_input.experience_buffer.path={tmp_path}"), tmp_path / "other")
 
 
 @pytest.mark.parametrize("version", [0, 3])
@@ -497,14 +468,12 @@ def test_experience_of_a_stage_of_another_run_is_taken_where_one_policy_made_it(
         tables.write(tables.step_file(look, name, 1), record, [row(record)])
     tables.write(tables.step_file(look, "rollouts", 1), records.Rollout, [
         row(records.Rollout, step=1, weights_version=version)])
-    context = SimpleNamespace(config=settings(f"buffer.trainer_input.experience_buffer.path={look}"),
-                              directory=tmp_path / "stage", made={})
+    config = settings(f"buffer.trainer_input.experience_buffer.path={look}")
     if version:
         with refuses(DataError, look):
-            recorded.work(context)
+            recorded_stage(config, tmp_path / "stage")
         return
-    recorded.work(context)
-    assert context.made == {"explorer_steps": 1, "experiences": 1}
+    assert recorded_stage(config, tmp_path / "stage") == {"explorer_steps": 1, "experiences": 1}
     assert [tables.steps_present(tmp_path / "stage", name) for name in ("curated", "calls")] == [[1], []]
 
 

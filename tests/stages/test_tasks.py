@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ouroboros.pipeline.check.data_sample import sample
+from ouroboros.pipeline.check.reading import sample
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.results.view import is_locked
 from ouroboros.pipeline.settings.data import AuxiliaryBuffer, TaskFormat
@@ -125,14 +125,11 @@ def test_broken_saved_dataset(tmp_path):
 
 @pytest.mark.parametrize(("content", "message"), [
     (b'{"question": "q", "answer": "a"}\n{"question": "q", "ans', "a.jsonl"),
-    (b'{"question": "\xff", "answer": "a"}\n', "a.jsonl"),
-    (b"[1, 2]\n", "a.jsonl"),
-    (b"", "a.jsonl"),
+    (b'{"question": "\xff", "answer": "a"}\n', "a.jsonl"), (b"[1, 2]\n", "a.jsonl"), (b"", "a.jsonl"),
     (b"\n\n", "a.jsonl"),
     (b'{"questoin": "q", "answer": "a"}\n',
      "format.prompt_key"),
-    (b'{"question": "q"}\n', "format.response_key"),
-])
+    (b'{"question": "q"}\n', "format.response_key")])
 def test_bad_jsonl(tmp_path, content, message):
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
@@ -157,11 +154,9 @@ def test_generator_by_name():
 
 
 @pytest.mark.parametrize(("name", "arguments", "error", "message"), [
-    ("countdwon", {}, ConfigError, "'countdown'"),
-    ("countdown", {"tasks": 3}, ConfigError, "'demonstrations'"),
+    ("countdwon", {}, ConfigError, "'countdown'"), ("countdown", {"tasks": 3}, ConfigError, "'demonstrations'"),
     ("countdown", {"tasks": 3, "demonstrations": 0, "dirt": 0, "number": 3}, ConfigError, "'number'"),
-    ("countdown", {"tasks": 0, "demonstrations": 0, "dirt": 0}, DataError, "made no rows"),
-])
+    ("countdown", {"tasks": 0, "demonstrations": 0, "dirt": 0}, DataError, "made no rows")])
 def test_generator_errors(name, arguments, error, message):
     with refuses(error, message):
         generate(name, 1, arguments)

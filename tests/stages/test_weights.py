@@ -41,10 +41,8 @@ TWENTY = {"version": 3, "probe": {"tokens": [*range(21)], "logprobs": [-1.0] * 2
     ("bfloat16", (0.02, 0.1), [0.06] * 20, False),  # 4 times what rounding changes: 0.08 and 0.4
     ("bfloat16", None, [0.0] * 19 + [0.9], False),  # mean 0.045, percentile 0.045
     ("bfloat16", None, [0.0] * 18 + [0.4] * 2, True),  # percentile 0.4
-    ("bfloat16", (0.02, 0.1), [0.0] * 18 + [0.4] * 2, False),
-    ("bfloat16", (0.02, 0.1), [0.0] * 18 + [0.5] * 2, True),
-    ("float32", None, [0.0009] * 20, False),
-    ("float32", None, [0.0011] * 20, True),
+    ("bfloat16", (0.02, 0.1), [0.0] * 18 + [0.4] * 2, False), ("bfloat16", (0.02, 0.1), [0.0] * 18 + [0.5] * 2, True),
+    ("float32", None, [0.0009] * 20, False), ("float32", None, [0.0011] * 20, True),
     ("float32", (1e-6, 1e-6), [0.0011] * 20, True)])
 def test_what_is_allowed_follows_the_precision_and_what_rounding_changes(dtype, rounding, far, refused):
     manifest = {"version": 3, "probe": TWENTY["probe"] | ({"rounding": rounding} if rounding else {})}

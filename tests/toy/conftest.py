@@ -51,8 +51,7 @@ def plan_in(root: Path, *overrides: str) -> Plan:
 def snakemake(root: Path, *words: str, overrides: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
     """`snakemake` as a user types it, in the repository root; its output is kept."""
     joined = " ".join([f"checkpoint_root_dir={root}", *small(*overrides)])
-    command = [sys.executable, "-m", "snakemake", "--cores", "all", *words, "--config",
-               f"overrides={joined}"]
+    command = [sys.executable, "-m", "snakemake", "--cores", "all", *words, "--config", f"overrides={joined}"]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 

@@ -37,8 +37,7 @@ def test_every_run_of_the_page_would_go_through(tmp_path, monkeypatch):
 
 
 def test_every_ouro_of_the_page_is_a_command():
-    assert {pages.parsed(words) for words in OURO} == {
-        "init", "config check", "run", "status", "report", "sql"}
+    assert {pages.parsed(words) for words in OURO} == {"init", "config check", "run", "status", "report", "sql"}
 
 
 @pytest.mark.slow

@@ -127,8 +127,7 @@ def test_a_model_of_each_kind_of_layer(family, tmp_path, table):
     families.make(family, root / "model")
     zoo.make_tokenizer("qwen3", root / "model")
     engine = families.listed()[family][0]
-    rft, *differences = completed(root, f"explorer.rollout_model.engine_type={engine}",
-                                   limit=LIMITS.get(family, LIMIT))
+    rft, *differences = completed(root, f"explorer.rollout_model.engine_type={engine}", limit=LIMITS.get(family, LIMIT))
     changed(root / "model", rft / "model", UNMOVED.get(family))
     (way,) = {row["packing"] for step in (1, 2) for row in tables.read(
         tables.step_file(rft, "steps", step), records.Step).to_pylist()}

@@ -197,7 +197,7 @@ def critic_and_coefficients(stage) -> tuple:
     """The exact state of the critic, and the coefficients of KL, in the last checkpoint."""
     last = checkpoints.checkpoint_directory(Path(stage.directory), 6)
     state = torch.load(last / "critic" / "state" / "mp_rank_00_model_states.pt", weights_only=False)["module"]
-    return {name: value.tolist() for name, value in state.items()}, files.read_json(last / files.MANIFEST)["kl_coef"]
+    return {name: value.tolist() for name, value in state.items()}, files.read_json(last / files.MANIFEST)["state"]
 
 
 @pytest.mark.wide

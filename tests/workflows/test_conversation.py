@@ -131,8 +131,7 @@ def test_six_tool_calls_without_thinking_are_one_row():
     (QWEN3, CHATML_MARKS, "<|im_end|>", "3"),
     (QWEN3, CHATML_MARKS, "<|im_end|>", "<b>3</b>"),  # begins as the dropped thought does
     (OPENED, CHATML_MARKS, "<|im_end|>", "one and two</think>3"),
-    (CHANNEL, ["<|start|>", "<|message|>", "<|channel|>", "<|end|>"], "<|end|>", "3"),
-])
+    (CHANNEL, ["<|start|>", "<|message|>", "<|channel|>", "<|end|>"], "<|end|>", "3")])
 def test_what_the_generation_prompt_adds_stays_in_the_row(template, marks, end, said):
     played = Played(template, marks, end, thinking=False)
     first, _, choice = played.turn([ASKED], said, tools=())

@@ -188,23 +188,18 @@ def test_engines_that_share_gpus_have_a_part_each(monkeypatch, settings, tmp_pat
     pool.close()
 
 
-@pytest.mark.parametrize(("number", "weights", "given", "expected"), [
-    (10, 1, {}, 7 << 30), (10, 6, {}, 2 << 30),  # 10 GiB each, 2 of them for activations
-    (2, 6, {}, 39 << 30),  # 50 GiB each, 5 of them for activations
-    (10, 1, {"enable_prefix_caching": False}, 7 << 30), (1, 1, {}, None), ("auto", 1, {}, None)])
+@pytest.mark.parametrize(("number", "weights", "parts", "given", "expected"), [
+    (10, 1, 1, {}, 7 << 30), (10, 6, 1, {}, 2 << 30),  # 10 GiB each, 2 of them for activations
+    (2, 6, 1, {}, 39 << 30),  # 50 GiB each, 5 of them for activations
+    (2, 6, 2, {}, 42 << 30),  # 3 for weights, of which each of two GPUs holds half
+    (10, 1, 1, {"enable_prefix_caching": False}, 7 << 30), (1, 1, 1, {}, None), ("auto", 1, 1, {}, None)])
 def test_an_engine_that_shares_its_gpu_leaves_memory_to_activations(
-        monkeypatch, settings, tmp_path, number, weights, given, expected):
+        monkeypatch, settings, tmp_path, number, weights, parts, given, expected):
     config = _sharing(monkeypatch, settings, tmp_path, number, weights)
+    config.explorer.rollout_model.tensor_parallel_size = parts
     config.explorer.rollout_model.extra_engine_args = given
     found = with_cache(config, tmp_path).explorer.rollout_model.extra_engine_args
     assert found == given | ({"kv_cache_memory_bytes": expected} if expected else {})
-
-
-def test_each_gpu_holds_its_part_of_the_weights_of_a_tensor_parallel_engine(monkeypatch, settings, tmp_path):
-    config = _sharing(monkeypatch, settings, tmp_path, 2, 6)
-    config.explorer.rollout_model.tensor_parallel_size = 2
-    arguments = with_cache(config, tmp_path).explorer.rollout_model.extra_engine_args
-    assert arguments == {"kv_cache_memory_bytes": 42 << 30}  # 50 GiB, 5 of them for activations, 3 for weights
 
 
 def test_a_gpu_too_small_for_its_engines_is_refused(monkeypatch, settings, tmp_path):

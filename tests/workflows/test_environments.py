@@ -115,10 +115,12 @@ def test_a_hole_ends_the_game():
     assert world.reward() == {"accuracy": 0.0}
 
 
-@pytest.mark.parametrize("text", ["", "PF", "PG FX", "PP GF", "FF FG", "PGF FF FFF"])
-def test_what_is_no_lake_is_refused(text):
-    with refuses(DataError, "no lake"):
-        Lake(text)
+@pytest.mark.parametrize(("read", "text"), [
+    *((Lake, text) for text in ("", "PF", "PG FX", "PP GF", "FF FG", "PGF FF FFF")),
+    *((grids.read, text) for text in ("", "12 21", "1234 1234 1234 12345", "1239 .... .... ...."))])
+def test_what_is_no_lake_or_no_sudoku_is_refused(read, text):
+    with refuses(DataError, "no lake" if read is Lake else "no sudoku"):
+        read(text)
 
 
 PUZZLE, SOLVED = "1.34 34.. .... 4321", "1234 3412 2143 4321"
@@ -183,12 +185,6 @@ def test_a_sudoku_has_one_solution():
         assert puzzle.count(0) == blanks
         assert list(grids.solutions(puzzle)) == [solved]
         assert all(sorted(solved[at:at + size]) == list(range(1, size + 1)) for at in range(0, size * size, size))
-
-
-@pytest.mark.parametrize("text", ["", "12 21", "1234 1234 1234 12345", "1239 .... .... ...."])
-def test_what_is_no_sudoku_is_refused(text):
-    with refuses(DataError, "no sudoku"):
-        grids.read(text)
 
 
 @pytest.fixture
@@ -305,8 +301,7 @@ def test_a_link_to_a_file_outside_is_not_its_text(files, tmp_path):
     (lambda one: one.list("a/note"), "no such directory"), (lambda one: one.move("nothing", "b/x"), "no such file"),
     (lambda one: one.move("a/note", "b/plan"), "already"), (lambda one: one.move(".", "b/x"), "no such file"),
     (lambda one: one.move("a", "a/b"), "a/b: Invalid"), (lambda one: one.write("a/note/x", "y"), "a/note/x: "),
-    (lambda one: one.write("a", "y"), "directory"),
-    (lambda one: one.write("a/x", "y" * 70_000), "70000 bytes")])
+    (lambda one: one.write("a", "y"), "directory"), (lambda one: one.write("a/x", "y" * 70_000), "70000 bytes")])
 def test_what_cannot_be_done_is_said(files, act, why):
     with refuses(ValueError, why):
         act(files)

@@ -117,9 +117,11 @@ def test_the_same_commands_make_the_same_state_again_as_after_a_kill(world):
     assert first[-1] == {"accuracy": 1.0}
 
 
-@confined
-def test_a_script_that_is_not_executable_and_has_no_first_line_runs(world):
-    assert world(tests__test_dot_sh="echo 0.25 > /logs/verifier/reward.txt").reward() == {"accuracy": 0.25}
+@pytest.mark.parametrize(("test", "reward"), [
+    ("echo 0.25 > /logs/verifier/reward.txt", {"accuracy": 0.25}),  # neither executable nor with a first line
+    (writes("1") + "echo '{\"tests\": 0.5}' > /logs/verifier/reward.json\n", {"tests": 0.5})])
+def test_a_script_writes_the_reward_and_json_counts_before_text(world, test, reward):
+    assert world(tests__test_dot_sh=test).reward() == reward
 
 
 @pytest.mark.parametrize(("name", "text", "found"), [
@@ -143,16 +145,9 @@ def test_what_is_no_number_is_no_reward(name, text):
 
 
 @confined
-def test_json_counts_before_text(world):
-    text = writes("1") + "echo '{\"tests\": 0.5}' > /logs/verifier/reward.json\n"
-    assert world(tests__test_dot_sh=text).reward() == {"tests": 0.5}
-
-
-@confined
 @pytest.mark.parametrize(("test", "reason"), [
     ("#!/bin/bash\necho no pytest; exit 3\n", "exit code 3"), ("#!/bin/nothing\n", "wrote neither"),
-    ("#!/bin/bash\nsleep 60\n", "1 s"), (writes("good"), "reward.txt"),
-    ("#!/bin/bash\nkill -9 $$\n", "exit code 137")])
+    ("#!/bin/bash\nsleep 60\n", "1 s"), (writes("good"), "reward.txt"), ("#!/bin/bash\nkill -9 $$\n", "exit code 137")])
 def test_tests_without_a_reward_are_a_reason_and_not_0(world, test, reason):
     with refuses(Unverified, reason):
         world(tests__test_dot_sh=test, task_dot_toml="[verifier]\ntimeout_sec = 1").reward()
@@ -314,6 +309,7 @@ def test_the_time_of_a_task_is_the_sum_of_its_commands(world):
     ("ls /home /root/.ssh /work /sys 2>&1 | grep -vc 'No such'", "0"), ("id -u", "0\n"),
     ("grep CapEff /proc/self/status", "0000000000000000"), ("ls -d /proc/[0-9]* | wc -l | grep -c '^[2-6]$'", "1\n"),
     ("cat /sys/class/net/*/address; getent hosts example.org; echo $?", "2"), ("ulimit -u", "512"),
+    ("cat /proc/net/dev | grep -c :; (echo > /dev/tcp/127.0.0.1/22) 2>&1 | grep -o refused | head -1", "1\nrefused\n"),
     ("exit 5", "(exit code 5)")])
 def test_a_command_is_bounded_and_sees_only_what_it_may(world, command, shown):
     begin = time.monotonic()
@@ -337,12 +333,6 @@ def test_nothing_is_written_outside(world, tmp_path):
     one.bash("rm -rf /app; ln -s / /app; ln -s /proc/1/root/../../../.. /tmp/up")
     one.reward()
     assert not file.exists()
-
-
-@confined
-def test_the_network_of_the_machine_is_not_there(world):
-    assert world().bash("cat /proc/net/dev | grep -c :; (echo > /dev/tcp/127.0.0.1/22) 2>&1 | grep -o refused | head -1"
-                        ) == "1\nrefused\n"
 
 
 @confined
@@ -406,6 +396,16 @@ def test_the_tools_are_those_of_a_shell():
     assert methods_of(Harbor)[0].declaration.seconds == harbor.OWN_LIMIT
 
 
+def played(tmp_path, replies, **asked):
+    """Whether a script has a reward for a task of tmp_path/tasks, and the lines that are shown."""
+    (tmp_path / "script.json").write_text(json.dumps(replies))
+    lines, place = [], "buffer.explorer_input.taskset"
+    config = compose(["recipe=file_agent", f"{place}.path={tmp_path / 'tasks'}",
+                      f"{place}.workflow_args.environment_class={NAMED}", "model.max_prompt_tokens=600",
+                      "model.max_response_tokens=200"])
+    return debug(config, Asked(script=str(tmp_path / "script.json"), **asked), lines.append), lines
+
+
 @confined
 @pytest.mark.parametrize(("replies", "result"), [
     (['[bash(command="cat numbers.txt")]', '[bash(command="echo 7 > sum.txt")]', "done"], "reward 1 (accuracy=1)"),
@@ -413,14 +413,9 @@ def test_the_tools_are_those_of_a_shell():
 def test_a_script_plays_a_task_as_a_model_would(tmp_path, replies, result):
     write_task(tmp_path / "tasks" / "one")
     write_task(tmp_path / "tasks" / "two", instruction_dot_md="Write 7 to sum.txt.")
-    (tmp_path / "script.json").write_text(json.dumps(replies))
-    lines = []
-    place = "buffer.explorer_input.taskset"
-    config = compose(["recipe=file_agent", f"{place}.path={tmp_path / 'tasks'}",
-                      f"{place}.workflow_args.environment_class={NAMED}", "model.max_prompt_tokens=600",
-                      "model.max_response_tokens=200"])
-    assert debug(config, Asked(script=str(tmp_path / "script.json"), task=1), lines.append)
+    is_rewarded, lines = played(tmp_path, replies, task=1)
     text = "\n".join(lines)
+    assert is_rewarded
     assert result in text
     wording(text, "7 to", "sum.txt")
     if len(replies) > 1:
@@ -430,12 +425,8 @@ def test_a_script_plays_a_task_as_a_model_would(tmp_path, replies, result):
 @confined
 def test_an_attempt_whose_tests_give_no_reward_is_a_row_with_the_reason(tmp_path):
     write_task(tmp_path / "tasks" / "one", tests__test_dot_sh="exit 1")
-    (tmp_path / "script.json").write_text('["done"]')
-    lines = []
-    place = "buffer.explorer_input.taskset"
-    config = compose(["recipe=file_agent", f"{place}.path={tmp_path / 'tasks'}",
-                      f"{place}.workflow_args.environment_class={NAMED}", "model.max_prompt_tokens=600"])
-    assert not debug(config, Asked(script=str(tmp_path / "script.json")), lines.append)
+    is_rewarded, lines = played(tmp_path, ["done"])
+    assert not is_rewarded
     wording(lines[-1], "workflow_failed", "tests/test.sh", "code 1")
 
 

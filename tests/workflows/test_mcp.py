@@ -236,8 +236,7 @@ def test_names_that_are_taken_need_a_prefix():
     ({"kit": {"command": "a", "args": "b"}}, "kit.args"), ({"kit": {"command": "a", "secret": 1}}, "kit.secret"),
     ({"kit": {"command": "a", "headers": {"A": "B"}}}, "env with a command"), ({"kit": "a"}, "kit"),
     ({"kit": {"url": "http://a", "args": ["b"]}}, "with a url"), ({"kit": {"url": "ftp://a"}}, "kit.url"),
-    ({"kit": {"url": "http://*/mcp"}}, "kit.url"),
-    ({"": {"command": "a"}}, "a name")])
+    ({"kit": {"url": "http://*/mcp"}}, "kit.url"), ({"": {"command": "a"}}, "a name")])
 def test_wrong_settings_are_mistakes(servers, said):
     with refuses(ValueError, "mcp") as error:
         ToolArguments(mcp=servers)

@@ -87,8 +87,7 @@ def test_the_template_of_a_file_wins_and_the_trained_model_keeps_it(tmp_path, ti
 
 
 @pytest.mark.parametrize(("template", "words"), [
-    ("{% for m in messages %}", "line 1"),
-    ("{{ raise_exception('never') }}", "fails on"),
+    ("{% for m in messages %}", "line 1"), ("{{ raise_exception('never') }}", "fails on"),
     ("always the same", "user's")])
 def test_a_template_of_no_use_is_told_at_once(tokenizer, template, words):
     with refuses(ConfigError, words):
@@ -122,8 +121,7 @@ def test_a_template_that_raises_what_python_raises_ends_no_process(tmp_path, tin
 
 @pytest.mark.parametrize(("file", "edit", "words"), [
     ("config.json", {"num_hidden_layers": "2"}, "config.json"),
-    ("tokenizer_config.json", {"model_max_length": "x"}, "tokenizer"),
-])
+    ("tokenizer_config.json", {"model_max_length": "x"}, "tokenizer")])
 def test_what_keeps_a_tokenizer_from_being_read_is_named(tmp_path, tiny_model, file, edit, words):
     shutil.copytree(tiny_model, tmp_path / "copy")
     place = tmp_path / "copy" / file
@@ -173,35 +171,25 @@ def shown(tokenizer, task, every_turn):
     return made
 
 
-def test_the_last_response_alone_is_trained_on(tokenizer):
-    task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
-    assert shown(tokenizer(), task, False) == [("<u>Hi<a>Hey<eos><u>Bye<a>", "Ciao<eos>", "Ciao<eos>")]
+SPOKEN = TAGGED.replace("{{ m['content'] }}", "{{ m['content'] if loop.last or m['role'] == 'user' else 'H' }}")
+WELCOME = [{"role": "assistant", "content": "Welcome"}, *TALK, {"role": "assistant", "content": "looked"}]
 
 
-def test_every_response_of_a_conversation_is_trained_on(tokenizer):
+@pytest.mark.parametrize(("template", "context", "every_turn", "rows"), [
+    (TAGGED, TALK, False, [("<u>Hi<a>Hey<eos><u>Bye<a>", "Ciao<eos>", "Ciao<eos>")]),
+    (TAGGED, TALK, True, [("<u>Hi<a>", "Hey<eos><u>Bye<a>Ciao<eos>", "Hey<eos>Ciao<eos>")]),
+    # where the template puts no end token none is trained before the last
+    (TAGGED.replace("{{ eos_token }}", ""), TALK, True, [("<u>Hi<a>", "Hey<u>Bye<a>Ciao<eos>", "HeyCiao<eos>")]),
+    # a turn before the first of the user is context
+    (TAGGED, WELCOME, True, [("<a>Welcome<eos><u>Hi<a>", "Hey<eos><a>looked<eos><u>Bye<a>Ciao<eos>",
+                              "Hey<eos>looked<eos>Ciao<eos>")]),
+    # earlier responses that the template changes are rows of their own
+    (SPOKEN, TALK, True, [("<u>Hi<a>", "Hey<eos>", "Hey<eos>"),
+                          ("<u>Hi<a>H<eos><u>Bye<a>", "Ciao<eos>", "Ciao<eos>")])])
+def test_the_last_response_or_every_one_is_trained_on(tokenizer, template, context, every_turn, rows):
     """The context of each is what the template makes of the turns before it, and end tokens are the policy's own."""
-    task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
-    assert shown(tokenizer(), task, True) == [("<u>Hi<a>", "Hey<eos><u>Bye<a>Ciao<eos>", "Hey<eos>Ciao<eos>")]
-
-
-def test_where_the_template_puts_no_end_token_none_is_trained_before_the_last(tokenizer):
-    bare = tokenizer(TAGGED.replace("{{ eos_token }}", ""))
-    task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
-    assert [one[1:] for one in shown(bare, task, True)] == [("Hey<u>Bye<a>Ciao<eos>", "HeyCiao<eos>")]
-
-
-def test_a_turn_before_the_first_of_the_user_is_context(tokenizer):
-    context = [{"role": "assistant", "content": "Welcome"}, *TALK, {"role": "assistant", "content": "looked"}]
     task = row(records.Task, question="Bye", solution="Ciao", context=context)
-    assert shown(tokenizer(), task, True) == [(
-        "<a>Welcome<eos><u>Hi<a>", "Hey<eos><a>looked<eos><u>Bye<a>Ciao<eos>", "Hey<eos>looked<eos>Ciao<eos>")]
-
-
-def test_a_template_that_changes_earlier_responses_shows_them_in_rows_of_their_own(tokenizer):
-    task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
-    wordy = TAGGED.replace("{{ m['content'] }}", "{{ m['content'] if loop.last or m['role'] == 'user' else 'H' }}")
-    assert shown(tokenizer(wordy), task, True) == [
-        ("<u>Hi<a>", "Hey<eos>", "Hey<eos>"), ("<u>Hi<a>H<eos><u>Bye<a>", "Ciao<eos>", "Ciao<eos>")]
+    assert shown(tokenizer(template), task, every_turn) == rows
 
 
 def test_a_template_that_shortens_a_response_is_told(tokenizer):

@@ -167,8 +167,7 @@ def test_what_is_no_list_has_no_turns_and_a_list_of_one_has_one():
     ([turn([65] * 9)], "turn 0 of 1: the workflow returned 1 prompt and 9 response tokens"),
     ([turn([65], state=7)], "turn 0 of 1: the workflow returned a state that is int, needed a text or None"),
     ([turn([65], reward=float("nan"))], "turn 0 of 1: the workflow returned the reward nan of a turn"),
-    (turn([65], reward="1"), "the workflow returned the reward '1' of a turn, needed a finite number"),
-])
+    (turn([65], reward="1"), "the workflow returned the reward '1' of a turn, needed a finite number")])
 def test_one_bad_turn_fails_the_attempt_with_its_reason(turns, reason):
     outcome = returned(turns)
     assert outcome.status == "workflow_failed"

@@ -22,8 +22,7 @@ from tests.golden.messages import wording
 
 
 def rewarded(function, *responses, retries=0, **arguments):
-    outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r)
-                for r in responses]
+    outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r) for r in responses]
     truths = [f"truth of {r}" for r in responses]
     prompts = [turns_of("question", None)] * len(responses)
     add_rewards(outcomes, prompts, truths, [Rule(function, arguments, retries)])
@@ -38,11 +37,6 @@ def test_the_reward_is_the_sum_of_its_components():
     right, wrong = rewarded(function, "x", "y", bonus=0.25)
     assert (right.reward, right.accuracy, right.components) == (1.25, 1.0, {"accuracy": 1.0, "bonus": 0.25})
     assert (wrong.reward, wrong.accuracy) == (0.25, 0.0)
-
-
-def test_a_reward_without_accuracy_has_none():
-    (outcome,) = rewarded(lambda response, answer: {"style": -0.5}, "x")
-    assert (outcome.reward, outcome.accuracy) == (-0.5, None)
 
 
 def test_a_reward_that_raises_keeps_its_secrets_out_of_the_row(monkeypatch):
@@ -236,9 +230,12 @@ def test_tensors_are_numbers_too():
     assert rewarded(failing(torch.tensor([[0.5, 2]])), "x")[0].status == "reward_failed"
 
 
-def test_a_component_that_does_not_apply_is_left_out():
-    (outcome,) = rewarded(failing({"accuracy": 1, "style": None}), "x")
-    assert (outcome.reward, outcome.components) == (1.0, {"accuracy": 1.0})
+@pytest.mark.parametrize(("given", "reward", "accuracy"), [
+    ({"accuracy": 1, "style": None}, 1.0, 1.0), ({"style": -0.5}, -0.5, None)])
+def test_a_component_that_does_not_apply_is_left_out(given, reward, accuracy):
+    (outcome,) = rewarded(failing(given), "x")
+    assert (outcome.reward, outcome.accuracy) == (reward, accuracy)
+    assert outcome.components == {name: value for name, value in given.items() if value is not None}
 
 
 def test_a_function_of_all_responses_is_called_once_and_its_none_is_left_out():

@@ -51,8 +51,7 @@ def opened(settings, monkeypatch):
 
 
 def rewarded(functions, answers=ANSWERS):
-    outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r)
-                for r in RESPONSES]
+    outcomes = [Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r) for r in RESPONSES]
     add_rewards(outcomes, QUESTIONS, answers, functions)
     return outcomes
 
@@ -193,8 +192,7 @@ class Characters:
     ("1+1?<think>\n", "a<answer>b</answer>", -0.1),  # never closed
     ("1+1?", "a</think><answer>b</answer>", -0.1),
     ("<think>\n\n</think>\n\n", "<think>a</think><answer>b</answer>", 0.1),
-    ("Write <think> first", "<think>a</think><answer>b</answer>", 0.1),
-])
+    ("Write <think> first", "<think>a</think><answer>b</answer>", 0.1)])
 def test_the_tag_that_a_prompt_opens_counts_as_form_alone(opened, prompt, response, score):
     tokens = [ord(c) for c in response]
     outcome = Outcome("ok", trajectory=Trajectory(

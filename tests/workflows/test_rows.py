@@ -84,7 +84,8 @@ async def later(prompts, completions, **kwargs):
 
 @pytest.mark.parametrize(("function", "form", "columns", "expected"), [
     (of_lengths, "plaintext", {}, [2.0, 2.0]), (of_form, "messages", {}, [1.0, 0.0]),
-    (of_truths, "plaintext", {}, [1.0, 0.0]), (of_some, "plaintext", [{"task": "math"}, {"task": "code"}], [1.0, None]),
+    (of_truths, "plaintext", {}, [1.0, 0.0]),
+    (of_some, "plaintext", [{"task": "math"}, {"task": "code", "x": 1}], [1.0, None]),
     (logging_too, "plaintext", {"answer": 6, "tests": []}, [0.0, 1.0]), (later, "plaintext", {}, [1.0, 1.0])])
 def test_functions_of_trl_work_unchanged(function, form, columns, expected):
     outcomes = rewarded(function, "<think>so</think>5", "6", form=form, columns=columns)
@@ -133,7 +134,6 @@ VERL = {"data_source": "mine/sums", "extra_info": {"index": 4}}
     (last_number, {}, [1.0, 0.0], None, {}),
     (boxed, {}, [1.0, -1.0], 1.0, {"pred": "5"}),
     (of_source, VERL, [0.5, 0.5], None, {"steps": "3"}),
-    (of_source, VERL | {"extra_info": '{"index": 4}'}, [0.5, 0.5], None, {"steps": "3"}),
     (of_targets, {"ground_truth": {"target": ["5", "five"]}}, [1.0, 0.0], None, {}),
     (of_tests, {"data_source": "mine/sums"}, [1.0, 1.0], None, {})])
 def test_functions_of_verl_work_unchanged(function, columns, rewards, accuracy, notes):

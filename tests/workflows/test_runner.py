@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import signal
-import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -23,8 +23,7 @@ from tests.factories import row
 from tests.golden.messages import refuses, wording
 
 EOS = 1
-SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=5, max_prompt_tokens=4, max_response_tokens=3,
-                          max_model_len=9)
+SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=5, max_prompt_tokens=4, max_response_tokens=3, max_model_len=9)
 
 
 class Recording(ScriptedEngine):
@@ -86,8 +85,7 @@ def test_it_reports_how_far_the_attempts_are(monkeypatch):
     engine, found = Recording(), []
     engine.batch = 1
     roll_out(engine, [simple_workflow] * 3, [[5]] * 3, [1, 2, 3], [SAMPLING] * 3, 2, report=found.append)
-    assert [(one.attempts, one.ended, one.ask, one.call) for one in found] == [
-        (3, 0, 0, 0), (3, 1, 1, 0), (3, 2, 1, 0)]
+    assert [(one.attempts, one.ended, one.ask, one.call) for one in found] == [(3, 0, 0, 0), (3, 1, 1, 0), (3, 2, 1, 0)]
     wording(str(found[1]), "1 of 3", "1 ask")
 
 
@@ -98,13 +96,9 @@ def test_a_prompt_over_the_limit_is_not_asked_and_the_others_keep_their_seeds():
     wording(outcomes[0].reason, "5 prompt", "model.max_prompt_tokens=4")
     assert (outcomes[0].trajectory, outcomes[0].reward, outcomes[0].accuracy) == (None, None, None)
     assert [r.seed for r in engine.calls[0]] == [101]
-
-
-def test_no_prompt_that_can_be_asked_costs_no_call():
-    engine = Recording()
     assert roll(simple_workflow, [], engine) == []
-    assert [o.status for o in roll(simple_workflow, [[5] * 5], engine)] == ["prompt_too_long"]
-    assert engine.calls == []
+    roll(simple_workflow, [[5] * 5], engine)
+    assert len(engine.calls) == 1  # nothing that can be asked costs no call
 
 
 def test_a_workflow_that_asks_for_ever_fails_alone():
@@ -174,90 +168,55 @@ def test_a_late_turn_gets_what_room_is_left():
     assert [call[0].max_tokens for call in engine.calls] == [3, 2]
 
 
-def raises_late(prompt):
-    yield prompt
-    raise KeyError("tool")
+def raising(error, late=True):
+    """A workflow that ends in an error, at once or after its first reply."""
+    def workflow(prompt):
+        if late:
+            yield prompt
+        raise error
+
+    return workflow
 
 
-def raises_at_once(prompt):
-    raise RuntimeError("no sandbox")
-    yield prompt
+def returning(make):
+    """A workflow that returns make(prompt, reply)."""
+    def workflow(prompt):
+        return make(prompt, (yield prompt))
+
+    return workflow
 
 
-def exits(prompt):
-    yield prompt
-    sys.exit(0)
+def asking(then):
+    """A workflow whose second prompt is `then`."""
+    def workflow(prompt):
+        yield prompt
+        yield then
 
-
-def interrupts(prompt):
-    raise KeyboardInterrupt
-    yield prompt
-
-
-def cancels(prompt):
-    yield prompt
-    raise asyncio.CancelledError("enough")
-
-
-def is_asked_to_end(prompt):
-    yield prompt
-    raise Stopped(signal.SIGTERM)
+    return workflow
 
 
 def no_generator(prompt):
     raise OSError("not even begun")
 
 
-def returns_nothing(prompt):
-    yield prompt
-
-
-def returns_ragged(prompt):
-    reply = yield prompt
-    return Trajectory(prompt, reply.tokens, reply.logprobs[:1], [1] * len(reply.tokens), "stop")
-
-
-def asks_too_much(prompt):
-    yield prompt
-    yield [5] * 9
-
-
-def asks_nothing(prompt):
-    yield []
-
-
-def asks_with_text(prompt):
-    yield "what now?"
-
-
-def returns_too_much(prompt):
-    yield prompt
-    return Trajectory([5] * 6, [7] * 4, [-1.0] * 4, [1] * 4, "stop")
-
-
-def returns_no_prompt(prompt):
-    reply = yield prompt
-    return simple([], reply)
-
-
-def returns_empty(prompt):
-    yield prompt
-    return Trajectory(prompt, [], [], [], "stop")
-
-
 @pytest.mark.parametrize(("workflow", "reason"), [
-    (raises_late, "KeyError: 'tool'"), (raises_at_once, "RuntimeError: no sandbox"),
-    (exits, "SystemExit: 0 (tests/workflows/test_runner.py:"), (interrupts, "KeyboardInterrupt (tests/workflows/"),
-    (cancels, "CancelledError: enough (tests/workflows/test_runner.py:"),
+    (raising(KeyError("tool")), "KeyError: 'tool'"),
+    (raising(RuntimeError("no sandbox"), late=False), "RuntimeError: no sandbox"),
+    (raising(SystemExit(0)), "SystemExit: 0 (tests/workflows/test_runner.py:"),
+    (raising(KeyboardInterrupt(), late=False), "KeyboardInterrupt (tests/workflows/"),
+    (raising(asyncio.CancelledError("enough")), "CancelledError: enough (tests/workflows/test_runner.py:"),
     (no_generator, "OSError: not even begun"), (lambda prompt: 3, "TypeError"),
-    (returns_nothing, "returned NoneType, needed a Trajectory"),
-    (returns_ragged, "2 response tokens, 1 log-probs and an action mask of 2; needed one length"),
-    (asks_too_much, "wants 9 tokens continued; needed at least 1, and fewer than 9"),
-    (asks_nothing, "wants 0 tokens continued"),
-    (asks_with_text, "yielded str 'what now?'; needed a list of token ids"),
-    (returns_too_much, "returned 6 prompt and 4 response tokens; needed at least 1 of each and at most 9 together"),
-    (returns_no_prompt, "returned 0 prompt and 2 response tokens"),
-    (returns_empty, "0 response tokens, 0 log-probs and an action mask of 0; needed one length, at least 1")])
+    (returning(lambda prompt, reply: None), "returned NoneType, needed a Trajectory"),
+    (returning(lambda prompt, reply: Trajectory(prompt, reply.tokens, reply.logprobs[:1], [1, 1], "stop")),
+     "2 response tokens, 1 log-probs and an action mask of 2; needed one length"),
+    (asking([5] * 9), "wants 9 tokens continued; needed at least 1, and fewer than 9"),
+    (asking([]), "wants 0 tokens continued"),
+    (asking("what now?"), "yielded str 'what now?'; needed a list of token ids"),
+    (returning(lambda prompt, reply: Trajectory([5] * 6, [7] * 4, [-1.0] * 4, [1] * 4, "stop")),
+     "returned 6 prompt and 4 response tokens; needed at least 1 of each and at most 9 together"),
+    (returning(lambda prompt, reply: simple([], reply)), "returned 0 prompt and 2 response tokens"),
+    (returning(lambda prompt, reply: Trajectory(prompt, [], [], [], "stop")),
+     "0 response tokens, 0 log-probs and an action mask of 0; needed one length, at least 1")])
 def test_a_failing_workflow_is_a_row_with_its_reason(workflow, reason):
     def mixed(prompt):
         return simple_workflow(prompt) if prompt == [5] else workflow(prompt)
@@ -270,7 +229,7 @@ def test_a_failing_workflow_is_a_row_with_its_reason(workflow, reason):
 
 def test_a_request_to_end_the_stage_is_no_failing_workflow():
     with pytest.raises(Stopped):
-        roll(is_asked_to_end, [[3]])
+        roll(raising(Stopped(signal.SIGTERM)), [[3]])
 
 
 def test_the_reason_of_a_row_has_no_secret(monkeypatch):
@@ -289,23 +248,16 @@ def rows(*statuses):
     return [row(records.Experience, task_id=f"t{i}", status=s, reason=f"why {i}") for i, s in enumerate(statuses)]
 
 
-def test_more_failures_than_allowed_stop_the_stage_and_show_the_first():
-    bad = ["reward_failed", "workflow_failed"]
-    check_failures(rows(*bad, *["ok"] * 18), 0.1)  # 2 of 20
-    with refuses(StageError, "3 of 20", "10%", "t0", "why 0"):
-        check_failures(rows(*bad, "reward_failed", *["ok"] * 17), 0.1)
-    with refuses(StageError, "1 of 2"):
-        check_failures(rows("ok", "reward_failed"), 0.0)
-
-
-def test_rows_that_were_late_count_neither_as_failures_nor_as_others():
-    with refuses(StageError, "1 of 2"):
-        check_failures(rows("ok", "reward_failed", *["late"] * 18), 0.1)
-    assert check_failures(rows("ok", "late", "late"), 0.0) is None
-
-
-def test_prompts_over_the_limit_are_no_failures():
-    assert check_failures(rows(*["prompt_too_long"] * 5), 0.0) is None
+@pytest.mark.parametrize(("counts", "allowed", "words"), [
+    ({"reward_failed": 1, "workflow_failed": 1, "ok": 18}, 0.1, None),
+    ({"reward_failed": 2, "workflow_failed": 1, "ok": 17}, 0.1, ("3 of 20", "10%", "t0", "why 0")),
+    ({"ok": 1, "reward_failed": 1}, 0.0, ("1 of 2",)), ({"ok": 1, "reward_failed": 1, "late": 18}, 0.1, ("1 of 2",)),
+    ({"ok": 1, "late": 2}, 0.0, None), ({"prompt_too_long": 5}, 0.0, None)])
+def test_more_failures_than_allowed_stop_the_stage_and_show_the_first(counts, allowed, words):
+    """Late rows count neither as failures nor as others, and too long prompts are no failures."""
+    made = rows(*(status for status, count in counts.items() for _ in range(count)))
+    with refuses(StageError, *words) if words else nullcontext():
+        check_failures(made, allowed)
 
 
 def test_a_workflow_by_name_or_by_path():

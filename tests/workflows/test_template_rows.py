@@ -61,8 +61,18 @@ def marked(tokenizer, prompt, tokens, mask):
     return tokenizer.decode(prompt), text + "]]" * inside
 
 
-def test_a_call_is_trained_in_the_form_of_the_template():
-    assert shown(QWEN3, TALK[:2]) == [(QWEN_ASKED, f"[[<think>\n\n</think>\n\n{WRITTEN}]]")]
+THINKS = [ASKED, {**CALLS, "reasoning_content": "Add."}, THREE, {**ANSWER, "reasoning_content": "So."}]
+EMPTY = "<think>\n\n</think>\n\n"
+
+
+@pytest.mark.parametrize(("talk", "settings", "prompt", "after"), [
+    (TALK[:2], {}, QWEN_ASKED, f"[[{EMPTY}{WRITTEN}]]"),
+    (TALK[:2], {"thinking": False}, QWEN_ASKED + EMPTY, f"[[{WRITTEN}]]"),  # the empty thought is of the prompt
+    (TALK, {}, QWEN_ASKED + WRITTEN + RESULT, f"[[{EMPTY}It is 3.<|im_end|>]]"),
+    (THINKS, {"every_turn": True}, QWEN_ASKED,
+     f"[[<think>\nAdd.\n</think>\n\n{WRITTEN}]]{RESULT}[[<think>\nSo.\n</think>\n\nIt is 3.<|im_end|>]]")])
+def test_calls_answers_and_thoughts_are_trained_in_the_form_of_the_template(talk, settings, prompt, after):
+    assert shown(QWEN3, talk, **settings) == [(prompt, after)]
 
 
 def test_the_template_of_a_new_agent_writes_the_demonstration_that_the_page_gives():
@@ -78,16 +88,6 @@ def test_the_template_of_a_new_agent_writes_the_demonstration_that_the_page_give
     assert said == '[[[stock(item="lamp")]<eos>]]12:[[12<eos>]]'
 
 
-def test_the_answer_after_a_tool_is_the_last_response():
-    assert shown(QWEN3, TALK) == [(QWEN_ASKED + WRITTEN + RESULT, "[[<think>\n\n</think>\n\nIt is 3.<|im_end|>]]")]
-
-
-def test_every_turn_with_thoughts_is_one_row():
-    thinks = [ASKED, {**CALLS, "reasoning_content": "Add."}, THREE, {**ANSWER, "reasoning_content": "So."}]
-    assert shown(QWEN3, thinks, every_turn=True) == [(QWEN_ASKED, (
-        f"[[<think>\nAdd.\n</think>\n\n{WRITTEN}]]{RESULT}[[<think>\nSo.\n</think>\n\nIt is 3.<|im_end|>]]"))]
-
-
 def test_turns_that_the_template_writes_anew_are_rows_of_their_own():
     """Without a thought the last turn has an empty one, which it loses once it is history."""
     assert shown(QWEN3, TALK, every_turn=True) == [
@@ -100,11 +100,6 @@ def test_turns_that_the_template_writes_anew_are_rows_of_their_own():
         (begin, "[[<think>\nAdd.\n</think>\n\nIt is 3.<|im_end|>]]"),
         (begin + "It is 3.<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n",
          "[[<think>\nAgain.\n</think>\n\nYes<|im_end|>]]")]
-
-
-def test_without_thinking_the_empty_thought_is_of_the_prompt():
-    (prompt, after), = shown(QWEN3, TALK[:2], thinking=False)
-    assert (prompt, after) == (QWEN_ASKED + "<think>\n\n</think>\n\n", f"[[{WRITTEN}]]")
 
 
 EXPECTED = {
@@ -153,8 +148,7 @@ TWO = {"role": "assistant", "content": "", "tool_calls": [call(1, 2, "call00001"
 
 
 @pytest.mark.parametrize(("template", "talk", "tools", "words"), [
-    (NAMELESS, TALK, (), "turn 2: tool_calls"),
-    (NAMELESS, [ASKED, ANSWER], (ADD,), "tools (format.tools_key)"),
+    (NAMELESS, TALK, (), "turn 2: tool_calls"), (NAMELESS, [ASKED, ANSWER], (ADD,), "tools (format.tools_key)"),
     (CHATML, [ASKED, {**ANSWER, "reasoning_content": "Add."}], (), "turn 2: reasoning_content"),
     (CHATML, [ASKED, {**ANSWER, "weight": 1}], (), "turn 2: weight"),
     (CHATML, [{**ASKED, "name": "Bob"}, ANSWER], (), "turn 1: name"),
@@ -165,8 +159,7 @@ TWO = {"role": "assistant", "content": "", "tool_calls": [call(1, 2, "call00001"
     (QWEN3.replace("{{ m.content }}\n{%- for one", "{%- for one"), TALK, (ADD,), "turn 4: content"),
     (QWEN3 + "{% if messages|length > 3 %}{{ raise_exception('too long') }}{% endif %}", TALK, (ADD,), "too long"),
     (FAMILIES["llama3"][0], [ASKED, TWO], (ADD,), "one call at a time"),
-    (QWEN3.replace("<think>\n\n</think>", "<think>"), [ASKED, CALLS], (ADD,), None),
-])
+    (QWEN3.replace("<think>\n\n</think>", "<think>"), [ASKED, CALLS], (ADD,), None)])
 def test_what_the_template_does_not_read_is_the_reason(template, talk, tools, words):
     found = shown(template, talk, tools=tools)
     assert words in found if words else isinstance(found, list)

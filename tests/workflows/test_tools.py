@@ -168,8 +168,7 @@ def test_programs_that_left_their_session_end_with_the_call(used, tmp_path, way)
 
 def test_they_are_gone_when_the_next_call_begins(used, tmp_path):
     file = tmp_path / "pids"
-    _, listed = used([["leaves_behind", {"path": str(file)}], ["alive", {"path": str(file)}]],
-                     "leaves_behind", "alive")
+    _, listed = used([["leaves_behind", {"path": str(file)}], ["alive", {"path": str(file)}]], "leaves_behind", "alive")
     assert listed == "[]"
 
 

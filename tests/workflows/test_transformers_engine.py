@@ -105,13 +105,12 @@ def restricted(top_p=1.0, top_k=-1, min_p=0.0):
 
 
 @pytest.mark.parametrize(("bounds", "expected"), [
-    ({}, [1 / 8, 1 / 2, 1 / 8, 1 / 4]), ({"top_k": 0}, [1 / 8, 1 / 2, 1 / 8, 1 / 4]),
-    ({"top_k": 1}, [0, 1, 0, 0]), ({"top_k": 2}, [0, 2 / 3, 0, 1 / 3]), ({"top_k": 9}, [1 / 8, 1 / 2, 1 / 8, 1 / 4]),
-    ({"top_p": 0.3}, [0, 1, 0, 0]), ({"top_p": 0.6}, [0, 2 / 3, 0, 1 / 3]), ({"top_p": 0.75}, [0, 2 / 3, 0, 1 / 3]),
+    ({}, [1 / 8, 1 / 2, 1 / 8, 1 / 4]), ({"top_k": 0}, [1 / 8, 1 / 2, 1 / 8, 1 / 4]), ({"top_k": 1}, [0, 1, 0, 0]),
+    ({"top_k": 2}, [0, 2 / 3, 0, 1 / 3]), ({"top_k": 9}, [1 / 8, 1 / 2, 1 / 8, 1 / 4]), ({"top_p": 0.3}, [0, 1, 0, 0]),
+    ({"top_p": 0.6}, [0, 2 / 3, 0, 1 / 3]), ({"top_p": 0.75}, [0, 2 / 3, 0, 1 / 3]),
     ({"top_k": 2, "top_p": 0.6}, [0, 1, 0, 0]),  # of 2/3 and 1/3 the first is over 0.6 already
     ({"min_p": 0.3}, [0, 2 / 3, 0, 1 / 3]), ({"min_p": 0.5, "top_p": 0.6}, [0, 1, 0, 0]),  # 1/4 is half of 1/2
-    ({"min_p": 1.0}, [0, 1, 0, 0]),
-])
+    ({"min_p": 1.0}, [0, 1, 0, 0])])
 def test_bounds_keep_the_likeliest_and_renormalise(bounds, expected):
     assert restricted(**bounds) == pytest.approx(expected)
 

@@ -125,15 +125,6 @@ def test_a_full_cache_is_seen_where_the_concurrency_follows_it(engine, opened):
 
 
 @pytest.mark.slow
-def test_weights_may_change_as_soon_as_all_requests_are_cancelled(engine):
-    numbers = engine.submit(requests(16, 31, 31, tokens=24))
-    engine.advance()
-    engine.cancel(numbers)
-    assert engine._llm.reset_prefix_cache(), "a cancelled request kept its place"
-    assert_equal(engine.generate(requests(16, 31, 31)), engine.generate(requests(16, 31, 31)))
-
-
-@pytest.mark.slow
 def test_interrupted_answers_are_the_beginnings_of_whole_ones_and_go_on_from_there(engine):
     """64 requests of 24 tokens, after seven steps: those that are greedy end as they would have done."""
     asked = requests(64, 5, 31, tokens=24)
@@ -256,8 +247,7 @@ def test_log_probs_that_are_not_of_the_sampling_distribution_are_seen_by_the_pro
 @pytest.mark.slow
 def test_every_reply_of_a_random_model_satisfies_its_schema(engine):
     assert_all_satisfy(engine, character_tokenizer(LONGEST), 2)
-    free, guided, dead = engine.generate([
-        asked(None, 3, tokens=9), asked({"enum": ["ab"]}), asked({"enum": ["é"]})])
+    free, guided, dead = engine.generate([asked(None, 3, tokens=9), asked({"enum": ["ab"]}), asked({"enum": ["é"]})])
     assert guided.logprobs == [0.0] * 5  # one text is possible, by one token for each character
     assert free.tokens == engine.generate([asked(None, 3, tokens=9)])[0].tokens
     assert "JSON schema" in dead.reason  # no token of the model is a part of é

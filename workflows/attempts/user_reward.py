@@ -9,27 +9,17 @@ What the parameters are given: pipeline/settings/arguments/binding.py.
 
 import asyncio
 import inspect
-import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, repeat
 from numbers import Number
 from typing import Any
 
 from ouroboros.operators.reward import Judgement
-from ouroboros.pipeline.settings.arguments.binding import (
-    BATCH,
-    EACH,
-    OF_TRL,
-    SAID_TO_VERL,
-    TRUTH,
-    VERL,
-    Binding,
-    bind_reward,
-    constants,
-)
-from ouroboros.pipeline.settings.arguments.users import TOKENS, Signature
+from ouroboros.pipeline.settings.arguments import binding as bound
+from ouroboros.pipeline.settings.arguments.users import TOKENS, Signature, constants
 from ouroboros.pipeline.store.foreign_text import is_encodable
 from ouroboros.pipeline.store.user_errors import brief
 from ouroboros.workflows.attempts.apart import Failed
@@ -73,8 +63,8 @@ class Rule:
         return Signature.of(self.function) or Signature()
 
     @cached_property
-    def binding(self) -> Binding:
-        return bind_reward(self._own, self.arguments)
+    def binding(self) -> bound.Binding:
+        return bound.bind_reward(self._own, self.arguments)
 
     @property
     def takes_tokens(self) -> bool:
@@ -105,12 +95,13 @@ class Rule:
         rows = columns or [{}] * len(responses)
         reserved, taken = self._reserved(prompts, responses, answers, tokens, rows), [*map(self._columns, rows)]
         own = constants(self.arguments)
-        if self.binding.way == BATCH:
-            of_rows = {name: [one[name] for one in taken] for name in (taken[0] if taken else ())}
+        if self.binding.way == bound.BATCH:
+            of_rows = {name: [one.get(name) for one in taken] for name in dict.fromkeys(chain(*taken))}
             [found] = self._call([((), of_rows | own | reserved)])
             return _split(found, len(responses))
-        by_position = list(zip(responses, answers, strict=True)) if self.binding.way == EACH else [()] * len(responses)
-        return self._call([(by_position[at], one | own | {name: values[at] for name, values in reserved.items()})
+        by_position = zip(responses, answers, strict=True) if self.binding.way == bound.EACH else repeat(())
+        first = [next(by_position) for _ in taken]
+        return self._call([(first[at], one | own | {name: values[at] for name, values in reserved.items()})
                            for at, one in enumerate(taken)])
 
     def _reserved(self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str],
@@ -121,16 +112,16 @@ class Rule:
             "prompts": prompts if messages else [turns[-1]["content"] if turns else "" for turns in prompts],
             "completions": [[{"role": "assistant", "content": one}] for one in responses] if messages else responses,
             "responses": responses, "solution_str": responses, "answers": answers,
-            TRUTH: [row.get(TRUTH, answer) for row, answer in zip(rows, answers, strict=True)], TOKENS: tokens}
+            TOKENS: tokens,
+            bound.TRUTH: [row.get(bound.TRUTH, answer) for row, answer in zip(rows, answers, strict=True)]}
         given = {name: list(known[name]) for name in self.binding.reserved if known.get(name) is not None}
-        return given | {name: OF_TRAINER[name] for name in self.binding.reserved if name in OF_TRL}
+        return given | {name: OF_TRAINER[name] for name in self.binding.reserved if name in bound.OF_TRL}
 
     def _columns(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What the function takes of a record; of veRL's `extra_info` as a dict, empty where there is none."""
-        found, extra = self.binding.taken(row, f"the reward function {self.name}"), SAID_TO_VERL[1]
-        if self.binding.way == VERL and (extra in found or extra in self._own.required):
-            said = found.get(extra) or {}
-            found[extra] = json.loads(said) if isinstance(said, str) else said
+        """What the function takes of a record; veRL's are given an empty dict in place of no `extra_info`."""
+        found, extra = self.binding.taken(row, f"the reward function {self.name}"), bound.SAID_TO_VERL[1]
+        if self.binding.way == bound.VERL and (extra in found or extra in self._own.required):
+            found[extra] = found.get(extra) or {}
         return found
 
     def _call(self, calls: list[tuple[tuple, dict]]) -> list[Any]:
@@ -170,9 +161,9 @@ class Rule:
 
     def _components(self, found: Any, length: int | None) -> Components | str:
         parts, notes, solved = found, getattr(found, "notes", {}), getattr(found, "solved", None)
-        if self.binding.way == VERL and isinstance(found, tuple) and found:
+        if self.binding.way == bound.VERL and isinstance(found, tuple) and found:
             parts = {self.component: found[0]}  # as veRL reads a tuple
-        elif self.binding.way == VERL and isinstance(found, Mapping):
+        elif self.binding.way == bound.VERL and isinstance(found, Mapping):
             if "score" not in found:
                 return f"{self.name} returned a dict without score: {_shown(found)}"
             parts, solved = {self.component: found["score"]}, found.get("acc")

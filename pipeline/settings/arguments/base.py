@@ -71,15 +71,15 @@ class Loss(Term):
 
     compares_pairs: rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected response of a pair.
     scores_responses: by a model with one number for each, no policy. needs_teacher: the log-probs of its likeliest
-    tokens. types: the algorithm types that always have it, whatever else is set. aggregation: its own
-    (operators/aggregation.py). chooses_tokens: `choose` says which, over the whole batch (operators/selection.py).
-    estimates_kl: it is given `estimated_kl`, of the whole batch too.
+    tokens. types: the algorithm types that always have it, whatever else is set, and what they train on. aggregation:
+    its own (operators/aggregation.py). chooses_tokens: `choose` says which, over the whole batch
+    (operators/selection.py). estimates_kl: it is given `estimated_kl`, of the whole batch too.
     """
 
     compares_pairs: ClassVar[bool] = False
     scores_responses: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
-    types: ClassVar[tuple[str, ...]] = ()
+    types: ClassVar[tuple[tuple[str, str], ...]] = ()
     aggregation: ClassVar[str] = "token-mean"
     chooses_tokens: ClassVar[bool] = False
     estimates_kl: ClassVar[bool] = False
@@ -97,17 +97,17 @@ class Advantage(Arguments):
     """An advantage: its fields are the arguments, `__call__` takes a batch (operators/advantages).
 
     compares_groups: undefined or without its baseline in a group of one. compares_states: turns that begin in the same
-    state. chooses_rows: it selects the rows to train on by dropping others. needs_values: of a critic. needs_teacher:
-    the log-probs of one. needs_entropies: of the policy before the step. reads_components: of the reward, and not their
-    sum. reads_steps: what single turns earned (step_reward). reads_tokens: what single tokens earned (token_rewards).
+    state. chooses_rows: it selects the rows to train on by dropping others. reads: the columns of the batch that are
+    computed for it: `values` of a critic, `teacher_logprobs`, `entropies` of the policy before the step,
+    `baseline_reward` of a greedy response.
+    reads_components: of the reward, and not their sum. reads_steps: what single turns earned (step_reward).
+    reads_tokens: what single tokens earned (token_rewards).
     """
 
     compares_groups: ClassVar[bool] = False
     compares_states: ClassVar[bool] = False
     chooses_rows: ClassVar[bool] = False
-    needs_values: ClassVar[bool] = False
-    needs_teacher: ClassVar[bool] = False
-    needs_entropies: ClassVar[bool] = False
+    reads: ClassVar[tuple[str, ...]] = ()
     reads_components: ClassVar[bool] = False
     reads_steps: ClassVar[bool] = False
     reads_tokens: ClassVar[bool] = False

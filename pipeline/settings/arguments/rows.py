@@ -37,6 +37,16 @@ class Products(Arguments):
     argument: str = Field("e", description="name of the calculator's argument, an expression")
 
 
+class Sums(Arguments):
+    """Sums and differences, asked for in words."""
+    tasks: int = Field(ge=0, le=1_000_000, description="distinct rows without a solution")
+    terms: int = Field(3, ge=2, le=9, description="numbers of a task")
+    low: int = Field(1, ge=0, le=99_999, description="smallest number")
+    high: int = Field(20, ge=0, le=99_999, validate_default=True, description="largest number")
+
+    _not_below_low = Countdown._not_below_low
+
+
 class Mix(Arguments):
     """What the schedule offers, and rows of an auxiliary buffer beside it."""
     expert_data_ratio: float = Field(0.5, gt=0, le=1, description="share of expert rows in a train batch, rounded up")
@@ -60,7 +70,7 @@ class DecayLimitRandomization(LinearDecay):
     seed: int = Field(0, description="seed of the noise")
 
 
-GENERATORS = {"countdown": Countdown, "products": Products,
+GENERATORS = {"countdown": Countdown, "products": Products, "sums": Sums,
               "folder": Folder, "frozen_lake": FrozenLake, "shop": Shop, "sudoku": Sudoku, "terminal": Terminal}
 SAMPLE_STRATEGIES = {
     "default": described(Arguments, "What the schedule offers, in its order and however old."),

@@ -88,7 +88,7 @@ def check(overrides, no_data, no_call, elsewhere, form):
 
     Judges the settings, the data and the fit to the machine.
     """
-    from ouroboros.pipeline.check.incomplete import report_on
+    from ouroboros.pipeline.check.preflight import report_on
     from ouroboros.pipeline.compose.compose import TITLE
 
     report = report_on(overrides, elsewhere, not no_data, not no_call)

@@ -7,6 +7,7 @@ generated them, so staleness grows, and importance ratios to the rollout policy 
 from collections.abc import Callable
 from pathlib import Path
 
+from ouroboros.operators.algorithm import Algorithm
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.schedule import Schedule
 from ouroboros.pipeline.job.syncs import Unasked
@@ -18,9 +19,9 @@ from ouroboros.stages.learner.batches.rollouts import Rollouts
 class Recorded(Rollouts):
     """Experience from the input `experience`; explorer steps are numbered consecutively across passes."""
 
-    def __init__(self, context: Context, check: Callable[[], None] = lambda: None, kl_coef: float | None = None):
+    def __init__(self, context: Context, algorithm: Algorithm | None = None, check: Callable[[], None] = lambda: None):
         self.explored = context.inputs["experience"]
-        super().__init__(context, check, kl_coef)
+        super().__init__(context, algorithm, check)
 
     def _schedule(self) -> Schedule:
         """`total_steps` optimizer steps, or `total_epochs` passes without a partial last batch.

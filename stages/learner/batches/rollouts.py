@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ouroboros.operators.choice import chosen_advantage
+from ouroboros.operators.algorithm import Algorithm
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
 from ouroboros.pipeline.job.syncs import Unasked, syncs_of
@@ -23,7 +23,6 @@ from ouroboros.pipeline.store.errors import DataError, StageError, nearest
 from ouroboros.stages.learner.batches.judged import DROPPED, judged
 from ouroboros.stages.learner.batches.sampling import Sampling
 from ouroboros.stages.learner.engine.batch import Batch, BatchMetrics, Origin, Row, mean
-from ouroboros.stages.learner.objective import KLTerm, refuse_parameters
 from ouroboros.stages.learner.penalty import penalised, refuse_dense
 from ouroboros.stages.learner.replay import NOTHING, Replay
 from ouroboros.stages.learner.teacher import divergence
@@ -49,21 +48,18 @@ ORIGIN_COLUMNS = ("step", "position", "turn", "group_id", "weights_version", "re
 class Rollouts:
     """Cuts experience into batches by the schedule."""
 
-    def __init__(self, context: Context, check: Callable[[], None] = lambda: None, kl_coef: float | None = None):
-        """check: called while waiting for rollouts; may raise (pipeline/job/waiting.py). kl_coef: of the KL penalty,
-        as in KLTerm.of.
-        """
+    def __init__(self, context: Context, algorithm: Algorithm | None = None, check: Callable[[], None] = lambda: None):
+        """algorithm: None: that of the settings. check: called while waiting for rollouts; may raise
+        (pipeline/job/waiting.py)."""
         self.context, self.check = context, check
-        algorithm = context.config.algorithm
+        self.algorithm = algorithm or Algorithm.of(context.config)
         self.schedule = self._schedule()
         self.total_steps = self.schedule.total_steps
         self.syncs = self._syncs()
-        self.mixes = algorithm.sample_strategy == "mix"
-        refuse_parameters(algorithm, "advantage_fn")
-        self.advantage = chosen_advantage(algorithm.advantage_fn, algorithm.advantage_fn_args)
-        self.penalty = KLTerm.of(algorithm, "kl_penalty_fn", kl_coef)
+        self.mixes = context.config.algorithm.sample_strategy == "mix" or self.algorithm.by_kind
+        self.penalty = self.algorithm.penalty
         self.session = tables.connect(threads=1)  # batches are small, and the trainer's cores are busy
-        self.sampling = Sampling(context, self.session)
+        self.sampling = Sampling(context, self.algorithm)
         self.curates = self._curates()
         self.lacking: set[str] = set()  # components with a weight, of which the log said that a batch lacks them
         self.replay = self._replay()
@@ -86,7 +82,8 @@ class Rollouts:
         if not settings.enable:
             return None
         groups = train_batch(config).replayed // config.algorithm.repeat_times
-        return Replay(self.session, settings, groups, self._fresh, self.sampling.oldest_version)
+        return Replay(self.session, settings, self.algorithm.priority(), groups, self._fresh,
+                      self.sampling.oldest_version)
 
     def cut(self, step: int) -> Batch:
         """Waits for and reads the explorer steps that trainer step `step` is cut from; its rows lack advantages.
@@ -217,7 +214,7 @@ class Rollouts:
             table, kl = penalised(table, self.penalty)
             if kl is not None:
                 self.penalty.steer(kl, sum(row.origin.selected for row in batch.rollouts))
-        rows = _joined(batch.rollouts, self.advantage(table))
+        rows = _joined(batch.rollouts, self.algorithm.advantages(table))
         masks = self.context.config.algorithm.mask_truncated_completions
         rows = _without_truncated(rows, table) if masks else rows
         if not rows:

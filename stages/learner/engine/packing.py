@@ -6,15 +6,15 @@ together, and the budget is of padded tokens.
 Every rank gets the same number of micro-batches (ZeRO-2 and 3 communicate in each), with weight-zero ones as filler.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ouroboros.operators.aggregation import token_weights, token_weights_by_kind
+from ouroboros.operators.aggregation import token_weights_by_kind
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.prefixes import MEASURED, NOTHING, Cost
@@ -47,28 +47,27 @@ class Aggregation:
     """How a batch's tokens are averaged (operators/aggregation.py), and how many rows stay together.
 
     normalizer: only for seq-mean-token-sum-norm. unit: 2 for pairs of rows that one loss compares, otherwise 1.
-    by_kind: rollouts and demonstrations (column is_expert) are averaged separately, and the means added.
+    by_kind: rollouts and demonstrations (column is_expert) are averaged separately, and the means added. own: an
+    algorithm's weights of rows by counts and kinds, in place of the mode's.
     """
 
     mode: str = "token-mean"
     normalizer: float | None = None
     unit: int = 1
     by_kind: bool = False
+    own: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = field(default=None, compare=False)
 
     def weights(self, rows: Sequence[Row], counts: np.ndarray) -> np.ndarray:
         """Loss weight of each action token of row r, [R]. counts: action tokens of each row."""
-        if not self.by_kind:
-            return token_weights(self.mode, counts, self.normalizer)
-        return token_weights_by_kind(self.mode, counts, _kinds(rows), self.normalizer)
+        own = self.own or (lambda *given: token_weights_by_kind(self.mode, *given, self.normalizer))
+        return own(counts, self._kinds(rows))
 
     def shares(self, rows: Sequence[Row], counts: np.ndarray) -> np.ndarray:
         """Weight of each action token of row r in the mean over all tokens of its kind, [R]."""
-        kinds = _kinds(rows) if self.by_kind else np.zeros(len(rows), bool)
-        return token_weights_by_kind("token-mean", counts, kinds)
+        return token_weights_by_kind("token-mean", counts, self._kinds(rows))
 
-
-def _kinds(rows: Sequence[Row]) -> np.ndarray:
-    return np.array([bool(row.columns["is_expert"]) for row in rows])
+    def _kinds(self, rows: Sequence[Row]) -> np.ndarray:
+        return np.array([self.by_kind and bool(row.columns["is_expert"]) for row in rows], bool)
 
 
 @dataclass(slots=True)

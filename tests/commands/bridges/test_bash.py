@@ -86,11 +86,6 @@ def test_what_was_taken_for_granted_is_told(script, said):
     assert read_script(script.replace("run", "python3 main_ppo.py")).assumed == said
 
 
-def test_a_file_that_is_sourced_is_told():
-    assert read_script("source ./other.sh\nrun").skipped == [
-        (1, "`source ./other.sh`: the file that it reads is not read")]
-
-
 def test_a_word_knows_the_line_it_was_written_in():
     script = read_script("A=(\n  x=1\n)\nrun a=1 \\\n  b=2 \\\n  \"${A[@]}\"")
     assert [(a.text, a.line) for a in script.commands[0].arguments] == [("run", 4), ("a=1", 4), ("b=2", 5), ("x=1", 2)]
@@ -197,9 +192,3 @@ def test_a_word_of_one_key_or_of_none_leaves_defaults_alone(word):
     made = from_verl(f"{START} {word}")
     assert made.unread == []
     assert not any("not be read" in entry.comment for entry in made.entries.values())
-
-
-def test_a_job_is_read_with_the_numbers_of_its_directives():
-    made = from_verl("#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\n" + launch(
-        "trainer.nnodes=$SLURM_NNODES", 'trainer.n_gpus_per_node="${SLURM_GPUS_PER_NODE}"'))
-    assert (written(made)["trainer.ranks"], written(made)["cluster.node_num"]) == (4, 1)

@@ -43,17 +43,14 @@ stages:
     assert written(made)[f"{LOSS}.tau"] == 0.5
 
 
-@pytest.mark.parametrize(("kind", "estimator"), [
-    ("k3+", "k2"), ("low_var_kl+", "k2"), ("k1+", "k2"), ("k3", "low_var_kl")])
-def test_a_kl_loss_with_a_straight_through_gradient_learns_as_k2(kind, estimator):
+@pytest.mark.parametrize(("key", "kind", "estimator"), [
+    ("loss", "k3+", "k2"), ("loss", "low_var_kl+", "k2"), ("loss", "k1+", "k2"), ("loss", "k3", "low_var_kl"),
+    ("penalty", "abs+", "abs")])  # in the reward there is no gradient
+def test_a_kl_loss_with_a_straight_through_gradient_learns_as_k2(key, kind, estimator):
     """veRL's `x+` is value(x) with the gradient of (l - f)^2 / 2, which is k2: of a loss only the gradient counts."""
-    script = launch("algorithm.adv_estimator=grpo", f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type={kind}")
-    assert written(from_verl(script))["algorithm.kl_loss_fn"] == estimator
-
-
-def test_a_kl_in_the_reward_has_no_gradient():
-    script = launch("algorithm.adv_estimator=grpo", "algorithm.use_kl_in_reward=True", "algorithm.kl_penalty=abs+")
-    assert written(from_verl(script))["algorithm.kl_penalty_fn"] == "abs"
+    given = [f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type={kind}"] if key == "loss" else [
+        "algorithm.use_kl_in_reward=True", f"algorithm.kl_penalty={kind}"]
+    assert written(from_verl(launch("algorithm.adv_estimator=grpo", *given)))[f"algorithm.kl_{key}_fn"] == estimator
 
 
 def test_an_import_says_what_the_check_would_refuse(tmp_path, monkeypatch, capsys):

@@ -69,14 +69,11 @@ def test_a_recipe_is_found_by_the_name_of_any_file(here, capsys, kind, suffix, t
     assert config.buffer.batch_size != compose([]).buffer.batch_size or config.name != "run"
 
 
-def test_to_the_standard_output(here, capsys):
+def test_to_the_standard_output_and_from_the_standard_input(here, capsys, monkeypatch):
     _, told = ouro(capsys, "trinity", "small.yaml", "--stdout")
     assert yaml.safe_load(told.out)["project"] == "p"
     assert "15 keys" in told.err
     assert not (here / "conf").exists()
-
-
-def test_from_the_standard_input(here, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SMALL.encode())))
     code, told = ouro(capsys, "trinity", "-", "--name", "other")
     assert code == 0

@@ -100,27 +100,24 @@ def test_a_key_under_our_own_name_wins_unless_it_is_null():
 # --------------------------------------------------------------------------------------------------- several at once
 
 
-def test_a_reference_to_a_renamed_key_is_mended_and_a_secret_from_the_environment_stays():
-    found = values("{trainer: {total_steps: 70, save_interval: '${trainer.total_steps}'}, "
-                   "monitor: {monitor_args: {api_key: '${oc.env:KEY}'}}}")
-    assert (found["trainer.save_interval"], found["monitor.monitor_args.api_key"]) == (
-        "${buffer.total_steps}", "${oc.env:KEY}")
+REPEATS = "explorer.max_repeat_times_per_runner"
 
 
-def test_a_reference_to_a_key_that_is_left_out_becomes_its_value():
-    key = "explorer.max_repeat_times_per_runner"
-    found = values("{explorer: {max_repeat_times_per_runner: 90}, "
-                   f"synchronizer: {{sync_timeout: '${{{key}}}'}}, name: 'a${{{key}}}b'}}")
-    assert (found["synchronizer.sync_timeout"], found["name"]) == (90, "a90b")
+@pytest.mark.parametrize(("text", "found"), [
+    ("{trainer: {total_steps: 70, save_interval: '${trainer.total_steps}'}}",  # renamed
+     {"trainer.save_interval": "${buffer.total_steps}"}),
+    (f"{{explorer: {{max_repeat_times_per_runner: 90}}, synchronizer: {{sync_timeout: '${{{REPEATS}}}'}}, "
+     f"name: 'a${{{REPEATS}}}b'}}", {"synchronizer.sync_timeout": 90, "name": "a90b"}),  # left out
+    ("monitor: {monitor_args: {api_key: '${oc.env:KEY}'}}", {"monitor.monitor_args.api_key": "${oc.env:KEY}"}),
+    ("{ray_namespace: '${name}', name: '${ray_namespace}'}", {"name": "${name}"}),  # a circle
+])
+def test_a_reference_follows_its_key(text, found):
+    assert found.items() <= values(text).items()
 
 
 def test_a_reference_to_a_secret_brings_it_into_no_other_key():
     text = "{monitor: {monitor_args: {password: hunter2}}, name: 'a${monitor.monitor_args.password}'}"
     assert "hunter2" not in write(from_trinity(text), "x")
-
-
-def test_references_in_a_circle_end():
-    assert "name" in values("{ray_namespace: '${name}', name: '${ray_namespace}'}")
 
 
 @pytest.mark.parametrize("stored", ["storage_type: queue, path: 'sqlite:///b.db'", "path: 'postgresql://h/b'",
@@ -153,15 +150,10 @@ def test_the_number_of_responses_is_one_for_all_sets_to_train_on():
     one = "{algorithm: {algorithm_type: rloo}, buffer: {explorer_input: {taskset: {rollout_args: {%s}}}}}"
     assert [any("repeat_times" in said for said in from_trinity(one % given).chosen)
             for given in ("n: 8", "")] == [False, True]
-    held = "buffer: {explorer_input: {eval_tasksets: [{name: a, rollout_args: {n: 4}}]}}"
-    assert values(held)[f"{ROOT}.eval_tasksets.0.repeat_times"] == 4
-
-
-def test_an_evaluation_set_is_sampled_as_it_says():
-    a_set = "{path: a, repeat_times: 4, rollout_args: {top_p: 0.7}}"
-    found = values(f"buffer: {{explorer_input: {{eval_tasksets: [{a_set}]}}}}")
-    root = "buffer.explorer_input.eval_tasksets.0"
-    assert (found[f"{root}.repeat_times"], found[f"{root}.rollout_args.top_p"]) == (4, 0.7)
+    held = "buffer: {explorer_input: {eval_tasksets: [{name: a, rollout_args: {n: 4, top_p: 0.7}}, %s]}}"
+    found = values(held % "{path: a, repeat_times: 4}")
+    assert [found[f"{ROOT}.eval_tasksets.{one}.repeat_times"] for one in (0, 1)] == [4, 4]
+    assert found[f"{ROOT}.eval_tasksets.0.rollout_args.top_p"] == 0.7
 
 
 def test_the_stage_of_the_guide():

@@ -105,20 +105,15 @@ def test_the_algorithm_is_ppo_where_none_is_named():
     assert values_of_trinity(text % (staged % ", {stage_name: b}"))["algorithm.algorithm_type"] == "ppo"
 
 
-def test_evaluations_without_a_set_are_off():
-    """Many configurations say how often, and name no set: the original then evaluates nothing."""
-    without = "explorer: {eval_interval: 50}\nbuffer: {explorer_input: {eval_tasksets: []}}"
-    assert "explorer.eval_interval" in left_out_of_trinity(without)
-    found = values_of_trinity("explorer: {eval_interval: 50}\n"
-                              "buffer: {explorer_input: {eval_tasksets: [{name: e, path: /e}]}}")
-    assert found["explorer.eval_interval"] == 50
-
-
-@pytest.mark.parametrize("selector", ["data_selector", "task_selector"])
-def test_the_order_of_an_evaluation_changes_nothing(selector):
-    text = ("buffer: {explorer_input: {eval_tasksets: "
-            f"[{{name: e, path: /e, {selector}: {{selector_type: random}}}}]}}}}")
-    assert left_out_of_trinity(text)[f"{SETS}.eval_tasksets.0.{selector}.selector_type"].startswith("an evaluation")
+@pytest.mark.parametrize(("sets", "key"), [
+    ("[]", "explorer.eval_interval"),  # many say how often, and name no set: the original then evaluates nothing
+    *((f"[{{name: e, path: /e, {selector}: {{selector_type: random}}}}]",
+       f"{SETS}.eval_tasksets.0.{selector}.selector_type")
+      for selector in ("data_selector", "task_selector"))])  # an order changes nothing
+def test_what_of_an_evaluation_has_no_effect(sets, key):
+    text = f"explorer: {{eval_interval: 50}}\nbuffer: {{explorer_input: {{eval_tasksets: {sets}}}}}"
+    assert list(left_out_of_trinity(text)) == [key]
+    assert values_of_trinity(text).get("explorer.eval_interval") == (None if sets == "[]" else 50)
 
 
 FIELDS = ("data_processor: {task_pipeline: {target_fields: [%s], operators: [{name: f}]}}\n"
@@ -134,12 +129,9 @@ def test_columns_that_operators_look_at_have_our_names():
     shown = "buffer: {trainer_input: {experience_buffer: {path: /d}}}\nalgorithm: {algorithm_type: dpo}\n"
     assert values_of_trinity(shown + "data_processor: {task_pipeline: {target_fields: [prompt, rejected]}}")[key] == [
         "question", "rejected"]
-
-
-def test_columns_of_all_may_be_those_of_a_stages_set():
-    text = ("data_processor: {task_pipeline: {target_fields: [problem], operators: [{name: f}]}}\nstages: [{"
-            "stage_name: a, buffer: {explorer_input: {taskset: {path: /d, format: {prompt_key: problem}}}}}]")
-    assert values_of_trinity(text)["data_processor.task_pipeline.target_fields"] == ["question"]
+    of_a_stage = FIELDS.partition("buffer")[0] % "problem" + (
+        "stages: [{stage_name: a, buffer: {explorer_input: {taskset: {path: /d, format: {prompt_key: problem}}}}}]")
+    assert values_of_trinity(of_a_stage)[key] == ["question"]
 
 
 @pytest.mark.parametrize(("model", "expected"), [
@@ -176,28 +168,24 @@ def test_an_explorer_step_that_does_not_wait_for_all_its_tasks_stays_one():
 CRITIC = "trainer: {trainer_config: {critic: {optim: {%s}}}}"
 
 
+COSINE = "lr_scheduler_type: cosine"
+OF_STAGE = f"stages: [{{stage_name: a, algorithm: {{optimizer: {{{COSINE}}}}}}}]"
+
+
 @pytest.mark.parametrize(("text", "ends"), [
-    ("name: cosine\nalgorithm: {optimizer: {lr_scheduler_type: linear}}", []),
-    ("algorithm: {optimizer: {lr_scheduler_type: cosine}}", ["algorithm.optimizer"]),
-    ("algorithm: {optimizer: {warmup_style: cosine}}", ["algorithm.optimizer"]),
-    (CRITIC % "warmup_style: cosine", ["trainer.critic.optimizer"]),
-    ("stages: [{stage_name: a, algorithm: {optimizer: {lr_scheduler_type: cosine}}}]",
-     ["stages.0.algorithm.optimizer"]),
-    ("algorithm: {optimizer: {lr_scheduler_type: cosine}}\n"
-     "stages: [{stage_name: a, algorithm: {optimizer: {lr_scheduler_type: cosine}}}]", ["algorithm.optimizer"])])
+    ("name: cosine\nalgorithm: {optimizer: {lr_scheduler_type: linear}}", {}),
+    (f"algorithm: {{optimizer: {{{COSINE}}}}}", {"algorithm.optimizer": 0.01}),
+    ("algorithm: {optimizer: {warmup_style: cosine}}", {"algorithm.optimizer": 0.01}),
+    (CRITIC % "warmup_style: cosine", {"trainer.critic.optimizer": 0.01}),
+    (OF_STAGE, {"stages.0.algorithm.optimizer": 0.01}),
+    (f"algorithm: {{optimizer: {{{COSINE}}}}}\n{OF_STAGE}", {"algorithm.optimizer": 0.01}),
+    (f"algorithm: {{optimizer: {{{COSINE}, min_lr_ratio: 0.2}}}}\n{OF_STAGE}", {"algorithm.optimizer": 0.2}),
+    (CRITIC % "warmup_style: cosine, min_lr_ratio: 0.3", {"trainer.critic.optimizer": 0.3})])
 def test_a_cosine_ends_at_the_originals_share_of_the_rate(text, ends):
     """0.01 there and 0 here, where the source says neither; nothing else that is called cosine has it."""
     found = values_of_trinity(text)
     assert {key: found[key] for key in found if key.endswith("min_lr_ratio")} == {
-        f"{end}.min_lr_ratio": 0.01 for end in ends}
-
-
-def test_a_cosine_with_an_end_keeps_it():
-    text = "algorithm: {optimizer: {lr_scheduler_type: cosine, min_lr_ratio: 0.2}}\nstages: [{stage_name: a, %s}]"
-    found = values_of_trinity(text % "algorithm: {optimizer: {lr_scheduler_type: cosine}}")
-    assert {key: found[key] for key in found if key.endswith("ratio")} == {"algorithm.optimizer.min_lr_ratio": 0.2}
-    found = values_of_trinity(CRITIC % "warmup_style: cosine, min_lr_ratio: 0.3")
-    assert {key: found[key] for key in found if key.endswith("ratio")} == {"trainer.critic.optimizer.min_lr_ratio": 0.3}
+        f"{place}.min_lr_ratio": end for place, end in ends.items()}
 
 
 def test_operators_that_do_not_go_with_experience_are_translated_or_named():

@@ -30,11 +30,9 @@ def test_several_inputs_are_a_list_and_a_path_that_is_the_input_stays():
     assert made.keys == 3
 
 
-def test_where_only_demonstrations_are_trained_on_their_buffer_reads_the_inputs():
-    made = from_trinity(PIPELINE % "/d/raw.jsonl" + "mode: train\nalgorithm: {algorithm_type: sft}\n"
-                        "buffer: {trainer_input: {experience_buffer: {path: /d/curated}}}")
-    assert written(made)["buffer.trainer_input.experience_buffer.path"] == "/d/raw.jsonl"
-
-
-def test_without_a_set_the_inputs_are_the_pool():
-    assert written(from_trinity(PIPELINE % "/d/raw.jsonl"))["data_processor.task_pipeline.inputs"] == ["/d/raw.jsonl"]
+@pytest.mark.parametrize(("more", "key", "value"), [
+    ("mode: train\nalgorithm: {algorithm_type: sft}\nbuffer: {trainer_input: {experience_buffer: {path: /d/curated}}}",
+     "buffer.trainer_input.experience_buffer.path", "/d/raw.jsonl"),
+    ("", "data_processor.task_pipeline.inputs", ["/d/raw.jsonl"])])
+def test_without_a_set_a_buffer_of_demonstrations_reads_the_inputs_or_they_are_the_pool(more, key, value):
+    assert written(from_trinity(PIPELINE % "/d/raw.jsonl" + more))[key] == value

@@ -14,11 +14,6 @@ WITH_KL = ("ppo", "grpo", "reinforceplusplus", "rloo", "opmd", "topr", "cispo", 
 WITHOUT_KL = ("dapo", "asymre", "sppo", "raft", "on_policy_distill", "jsd", "sft", "cpt")
 
 
-@pytest.mark.parametrize("algorithm", WITHOUT_KL)
-def test_algorithms_without_a_kl_loss_there_have_none_here(algorithm):
-    assert "algorithm.kl_loss_fn" not in values(f"algorithm: {{algorithm_type: {algorithm}}}{TASKS}")
-
-
 def test_a_configuration_that_names_no_algorithm_has_the_kl_loss_of_ppo():
     found = values(TASKS)
     assert (found["algorithm.algorithm_type"], found["algorithm.kl_loss_fn"]) == ("ppo", "k2")

@@ -1,5 +1,6 @@
 """Keys of older releases of Trinity-RFT, and keys of its code that its guide does not have."""
 
+import pytest
 
 from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity
 
@@ -59,13 +60,14 @@ def test_a_queue_with_priorities_is_a_replay_buffer():
         "enable", "priority_fn", "priority_fn_args.decay", "reuse_cooldown_time")}
 
 
-def test_input_buffers_are_inputs():
-    found = values_of_trinity("data_processor: {task_pipeline: {input_buffers: [{path: /a, raw: true}, {path: /b}]}}\n"
-                              "buffer: {explorer_input: {taskset: {path: /curated}}}")
-    assert found["buffer.explorer_input.taskset.path"] == ["/a", "/b"]
+ARGUMENT = "policy_loss_fn_args: {loss_agg_mode: seq-mean-token-sum}"
 
 
-def test_the_loss_is_aggregated_as_its_arguments_say_unless_the_algorithm_says_it():
-    given = "algorithm: {algorithm_type: grpo, %s policy_loss_fn_args: {loss_agg_mode: seq-mean-token-sum}}"
-    assert values_of_trinity(given % "")["algorithm.loss_agg_mode"] == "seq-mean-token-sum"
-    assert values_of_trinity(given % "loss_agg_mode: token-mean,")["algorithm.loss_agg_mode"] == "token-mean"
+@pytest.mark.parametrize(("text", "key", "value"), [
+    ("data_processor: {task_pipeline: {input_buffers: [{path: /a, raw: true}, {path: /b}]}}\n"
+     "buffer: {explorer_input: {taskset: {path: /curated}}}", "buffer.explorer_input.taskset.path", ["/a", "/b"]),
+    (f"algorithm: {{algorithm_type: grpo, {ARGUMENT}}}", "algorithm.loss_agg_mode", "seq-mean-token-sum"),
+    (f"algorithm: {{algorithm_type: grpo, loss_agg_mode: token-mean, {ARGUMENT}}}", "algorithm.loss_agg_mode",
+     "token-mean")])
+def test_other_keys_of_before(text, key, value):
+    assert values_of_trinity(text)[key] == value

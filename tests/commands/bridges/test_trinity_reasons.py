@@ -44,7 +44,7 @@ def test_a_text_that_stands_for_a_number_is_one():
     """As the original reads it, whose settings have types too."""
     found = written(from_trinity(
         "model: {max_prompt_tokens: '12'}\ntrainer: {total_steps: '7', save_interval: '${x}'}"))
-    assert (int(found["model.max_prompt_tokens"]), int(found["buffer.total_steps"])) == (12, 7)
+    assert (found["model.max_prompt_tokens"], found["buffer.total_steps"]) == (12, 7)
     assert found["trainer.save_interval"] == "${x}"
 
 

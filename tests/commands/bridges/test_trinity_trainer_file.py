@@ -41,11 +41,7 @@ def test_the_file_is_found_from_the_root_of_the_checkout_and_read(tmp_path):
     assert made.value("buffer", "total_epochs") == 15
     assert made.value("trainer", "save_interval") == 10
     assert (made.keys, made.asked) == (6 + 5, [])  # of the configuration, of the trainer's file
-
-
-def test_its_keys_have_the_line_that_names_it(tmp_path):
-    made = translated(tmp_path)
-    assert {given.line for given, _ in made.renamed if "trainer_config" in given.key} == {4}
+    assert {given.line for given, _ in made.renamed if "trainer_config" in given.key} == {4}  # which names the file
     assert any("train.yaml" in note for note in made.chosen)
 
 

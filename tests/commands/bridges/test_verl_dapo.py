@@ -70,23 +70,19 @@ def test_the_penalty_is_halved_where_wrong_is_minus_one_there(file, factor):
     assert written(made)[f"{TASKS}.penalty_factor"] == factor
 
 
-@pytest.mark.parametrize("prefix", ["reward_model.overlong_buffer", "+reward_model.reward_kwargs.overlong_buffer_cfg"])
-def test_the_penalty_on_overlong_responses_is_a_reward_function(prefix):
-    """penalty_factor 1.0 beside +1/-1 is 0.5 beside 1/0."""
+@pytest.mark.parametrize(("prefix", "longest"), [
+    ("reward_model.overlong_buffer", None), ("+reward_model.reward_kwargs.overlong_buffer_cfg", None),
+    ("+reward_model.reward_kwargs.overlong_buffer_cfg", 100)])
+def test_the_penalty_on_overlong_responses_is_a_reward_function(prefix, longest):
+    """penalty_factor 1.0 beside +1/-1 is 0.5 beside 1/0. The longest response is the penalty's own if it has one."""
+    own = [f"+reward_model.reward_kwargs.max_resp_len={longest}"] if longest else []
     made = from_verl(dapo("data.max_response_length=20480", f"{prefix}.enable=True", f"{prefix}.len=4096",
-                          f"{prefix}.penalty_factor=1.0"))
+                          f"{prefix}.penalty_factor=1.0", *own))
     found = written(made)
     assert found["buffer.explorer_input.default_reward_fn_type"] == ["accuracy_reward", "overlong_penalty"]
     assert (found[f"{TASKS}.cache_length"], found[f"{TASKS}.penalty_factor"]) == (4096, 0.5)
-    assert found[f"{TASKS}.max_response_length"] == 20480
+    assert found[f"{TASKS}.max_response_length"] == (longest or 20480)
     assert made.left_out == []
-
-
-def test_the_longest_response_of_the_penalty_is_its_own():
-    prefix = "+reward_model.reward_kwargs"
-    found = written(from_verl(dapo(f"{prefix}.overlong_buffer_cfg.enable=True", f"{prefix}.overlong_buffer_cfg.len=10",
-                                   f"{prefix}.max_resp_len=100")))
-    assert (found[f"{TASKS}.cache_length"], found[f"{TASKS}.max_response_length"]) == (10, 100)
 
 
 def test_a_penalty_that_is_off_has_no_effect():

@@ -276,9 +276,6 @@ def test_the_options_name_what_could_not_be_guessed(tmp_path, in_process, init, 
         guess(rows, "Q", chosen_key="A")
 
 
-# ---------------------------------------------------------------------------------------------------------- templates
-
-
 @pytest.mark.parametrize("template", NAMES)
 def test_a_template_passes_the_check_and_its_own_tests(tmp_path, monkeypatch, capsys, template):
     assert cli.main(["init", str(tmp_path / "it"), "--template", template]) == 0
@@ -293,19 +290,27 @@ def test_a_template_passes_the_check_and_its_own_tests(tmp_path, monkeypatch, ca
     assert tests.returncode == 0, tests.stdout
 
 
-@pytest.mark.parametrize("template", NAMES)
+def rows_of(template: str, name: str) -> list[dict]:
+    return [*map(json.loads, (TEMPLATES / template / "data" / f"{name}.jsonl").read_text().splitlines())]
+
+
+@pytest.mark.parametrize("template", [*NAMES, AGENT])
 def test_what_is_held_out_is_not_trained_on(template):
-    data = TEMPLATES / template / "data"
-
     def asked(name: str) -> set[str]:
-        rows = map(json.loads, (data / name).read_text().splitlines())
         return {row["messages"][0]["content"] if "messages" in row else row.get("question", row.get("prompt"))
-                for row in rows}
+                for row in rows_of(template, name)}
 
-    others = [path.name for path in data.iterdir() if path.name != "test.jsonl"]
-    assert len(others) == 2
-    assert not any(asked("test.jsonl") & asked(name) for name in others)
-    assert len(asked("pairs.jsonl" if template == "preferences" else "train.jsonl")) == 50
+    others = [path.stem for path in (TEMPLATES / template / "data").iterdir() if path.stem != "test"]
+    assert len(others) == (1 if template == AGENT else 2)
+    assert not any(asked("test") & asked(name) for name in others)
+    assert template == AGENT or len(asked("pairs" if template == "preferences" else "train")) == 50
+
+
+def test_the_tasks_of_a_new_agent_are_right():
+    prices = {"fig": 7, "lime": 5, "pear": 4, "plum": 3}
+    for row in rows_of(AGENT, "train") + rows_of(AGENT, "test"):
+        number, fruit = re.fullmatch(r"What do (\d) (\w+)s cost\?", row["question"]).groups()
+        assert int(row["answer"]) == int(number) * prices[fruit]
 
 
 def test_a_directory_that_is_not_empty_is_refused(tmp_path, capsys):
@@ -331,9 +336,6 @@ def test_options_that_do_not_go_together(tmp_path, monkeypatch, capsys, words, s
     assert cli.main(["init", *words]) == 2
     assert shown in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-# --------------------------------------------------------------------------------------------------- ouro init agent
 
 
 def test_a_project_for_an_agent_passes_the_check_its_tests_and_a_debug_run(tmp_path, monkeypatch, capsys):
@@ -373,18 +375,9 @@ def test_files_of_another_shape_are_named(tmp_path, name, row, words):
         guess(data.read(str(tmp_path / name)).drawn.rows, None, None)
 
 
-def test_the_tasks_of_a_new_agent_are_right_and_apart():
-    data = TEMPLATES / AGENT / "data"
-    train, test = ([json.loads(line) for line in (data / f"{name}.jsonl").read_text().splitlines()]
-                   for name in ("train", "test"))
-    prices = {"fig": 7, "lime": 5, "pear": 4, "plum": 3}
-    for row in train + test:
-        number, fruit = re.fullmatch(r"What do (\d) (\w+)s cost\?", row["question"]).groups()
-        assert int(row["answer"]) == int(number) * prices[fruit]
-    assert not {row["question"] for row in train} & {row["question"] for row in test}
-
-
 def test_agent_needs_a_name_and_a_directory_called_agent_a_template(tmp_path, monkeypatch, capsys):
+    from click.shell_completion import ShellComplete
+
     monkeypatch.chdir(tmp_path)
     assert cli.main(["init", "agent"]) == 2
     wording(capsys.readouterr().err, "NAME")
@@ -393,16 +386,8 @@ def test_agent_needs_a_name_and_a_directory_called_agent_a_template(tmp_path, mo
     assert compose([f"recipe={tmp_path}/agent/conf/recipe/project.yaml"]).project == "agent"
     assert cli.main(["init", "agent", "agent"]) == 2
     wording(capsys.readouterr().err, "agent")
-
-
-def test_the_shell_completes_the_word(tmp_path, monkeypatch):
-    from click.shell_completion import ShellComplete
-
     completed = ShellComplete(cli.ouro, {}, "ouro", "_OURO_COMPLETE").get_completions(["init"], "ag")
     assert [(one.value, one.type) for one in completed] == [("agent", "plain"), ("ag", "dir")]
-
-
-# -------------------------------------------------------------------------------------------- what a project chooses
 
 
 def test_the_project_says_what_runs_and_the_command_line_decides(tmp_path, monkeypatch):
@@ -478,9 +463,6 @@ def test_a_column_of_tools_is_no_conversation_and_is_used():
     assert not any(note.startswith("not used") for note in found.notes)
 
 
-# ------------------------------------------------------------------------------------------------- rows that are odd
-
-
 @pytest.mark.parametrize(("odd", "count", "reward"), [
     ("none of these", 8, "accuracy_reward"), ("none of these", 21, "reward:score"), ("", 8, "accuracy_reward")])
 def test_the_kind_of_nearly_all_answers_decides(odd, count, reward):
@@ -494,23 +476,19 @@ def test_the_kind_of_nearly_all_answers_decides(odd, count, reward):
 
 @pytest.mark.parametrize("change", [
     {"answer": 7}, {"answer": 7.5}, {"answer": None}, {"other": 1}, {"answer": "word " * 50}, {"answer": ["1", "2"]},
-    {"answer": {"value": 3}}, {"question": [said("user", "a")]}, {"question": 5}, {"question": None}])
+    {"answer": {"value": 3}}, {"question": [said("user", "a")]}, {"question": 5}, {"question": None},
+    *({"messages": odd} for odd in ([said("user", "a")], [], "text", [said("assistant", "a"), said("user", "b")],
+                                    [{"content": "x"}], None))])
 def test_a_few_rows_of_another_type_change_nothing(change):
-    rows = [{"question": f"{i}?", "answer": str(i)} for i in range(200)]
-    for i in range(8):
-        rows[20 * i] = rows[20 * i] | change
-    del rows[10]["answer"]
+    talks = "messages" in change
+    rows = [{"messages": [said("user", f"{i}"), said("assistant", TALK)]} if talks else
+            {"question": f"{i}?", "answer": str(i)} for i in range(200)]
+    for i in range(1 if talks else 8):
+        rows[20 * i + 50 * talks] |= change
+    rows[10].pop("answer", None)
     found = guess(rows)
-    assert (found.kind, found.reward) == ("rft", "accuracy_reward")
-    assert (found.format["prompt_key"], found.format["response_key"]) == ("question", "answer")
-
-
-@pytest.mark.parametrize("odd", [
-    [said("user", "a")], [], "text", [said("assistant", "a"), said("user", "b")], [{"content": "x"}], None])
-def test_a_few_odd_conversations_change_nothing(odd):
-    rows = [{"messages": [said("user", f"{i}"), said("assistant", TALK)]} for i in range(200)]
-    rows[50]["messages"] = odd
-    assert (guess(rows).kind, guess(rows).format["prompt_key"]) == ("sft", "messages")
+    assert (found.kind, found.reward, found.format["prompt_key"], found.format.get("response_key")) == (
+        ("sft", None, "messages", None) if talks else ("rft", "accuracy_reward", "question", "answer"))
 
 
 @pytest.mark.parametrize(("count", "code"), [(1, 0), (20, 0), (21, 2)])
@@ -563,14 +541,12 @@ def test_a_template_that_loses_most_rows_is_refused_with_their_number(tmp_path, 
     wording(shown, "20 of", "20 sampled", "rows 1, 2", "3, 4, 5", "15 more")
 
 
-# ---------------------------------------------------------------------------------------------------- multiple choice
-
-
 @pytest.mark.parametrize(("row", "letter"), [
     ({"choices": ["3", "4", "5", "6"], "answer": 1}, "B"), ({"choices": ["3", "4"], "answer": "B"}, "B"),
     ({"choices": {"text": ["3", "4"], "label": ["1", "2"]}, "answerKey": "2"}, "B"),
     ({"options": ["3", "4"], "answer": "4", "answer_index": 1}, "B"), ({"options": ["3", "4"], "answer": "4"}, "B"),
-    ({"endings": ["3", "4"], "label": "0"}, "A"), ({"choices": ["3", "4"], "answer": "(a)"}, "A")])
+    ({"endings": ["3", "4"], "label": "0"}, "A"), ({"choices": ["3", "4"], "answer": "(a)"}, "A"),
+    ({"choices": ["3", "4"], "answer": 2}, "B")])  # numbers that reach the count of choices begin with 1
 def test_the_choices_are_part_of_the_prompt(row, letter):
     rows = [{"question": f"What is {i}?"} | row for i in range(8)]
     found = guess(rows)
@@ -578,11 +554,6 @@ def test_the_choices_are_part_of_the_prompt(row, letter):
     made = found.convert(rows[2])
     assert made["answer"] == letter
     assert made["question"].startswith("What is 2?\n\nA. 3\nB. 4")
-
-
-def test_numbers_of_choices_that_reach_their_count_begin_with_1():
-    rows = [{"question": str(i), "choices": ["x", "y", "z"], "answer": i % 3 + 1} for i in range(9)]
-    assert [guess(rows).convert(row)["answer"] for row in rows[:3]] == ["A", "B", "C"]
 
 
 def test_choices_with_a_test_file_are_trained_on_and_evaluated(tmp_path, in_process, init):
@@ -608,9 +579,6 @@ def test_a_column_that_may_be_the_answer_to_conversations_is_asked_for():
         guess(rows)
     assert guess(rows, response_key="capital").format["response_key"] == "capital"
     assert guess(rows, response_key="messages").format["response_key"] == "messages"
-
-
-# ----------------------------------------------------------------------------------------------- files of other kinds
 
 
 TABLE = 'question,answer\n"What, ""exactly"",\nis it?",007\nWhat?,NA\n' + "".join(f"{i}?,{i}\n" for i in range(30))

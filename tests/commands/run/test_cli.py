@@ -107,15 +107,12 @@ def test_a_reader_that_leaves_ends_the_command_quietly():
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_status_shows_every_stage(run, capsys):
+def test_status_shows_every_stage_and_why_one_failed(run, capsys):
     assert cli.main(["status", "first", "--root", str(run.root)]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "toy/first"
     assert "report        waiting" in out
     wording(out, "4/4")
-
-
-def test_status_says_why_a_stage_failed(run, capsys):
     (sft := next(run.root.glob("store/sft-*")) / "manifest.json").unlink()
     (sft.parent / "stage.error").write_text("no disk\n")
     assert cli.main(["status", "first", "--root", str(run.root)]) == 0

@@ -119,22 +119,18 @@ def test_output_goes_to_a_file_once_the_stages_start(tmp_path, capsys):
     assert str(output.log) in capsys.readouterr().err
 
 
-def test_what_snakemake_answers_without_a_stage_is_printed(tmp_path, capsys):
+@pytest.mark.parametrize(("out", "error", "shown"), [
+    (b"digraph {}\n", b"Building DAG\n", ("digraph {}\n", "Building DAG\n")),
+    (b"", b"usage: snakemake [-h]\n" + b"  [--an-option VALUE]\n" * 99 + b"snakemake: error: unrecognized arguments: "
+     b"--nope\n", ("", "snakemake: error: unrecognized arguments: --nope\n"))])  # and not the usage
+def test_what_snakemake_answers_without_a_stage_is_printed(tmp_path, capsys, out, error, shown):
     output = Output(tmp_path)
-    os.write(output.stdout, b"digraph {}\n")
-    os.write(output.stderr, b"Building DAG\n")
+    os.write(output.stdout, out)
+    os.write(output.stderr, error)
     output.copy()
     output.answer()
-    assert capsys.readouterr() == ("digraph {}\n", "Building DAG\n")
+    assert capsys.readouterr() == shown
     assert not list(tmp_path.iterdir())
-
-
-def test_of_wrong_arguments_the_error_is_printed_and_not_the_usage(tmp_path, capsys):
-    output = Output(tmp_path)
-    os.write(output.stderr, b"usage: snakemake [-h]\n" + b"  [--an-option VALUE]\n" * 99
-             + b"snakemake: error: unrecognized arguments: --nope\n")
-    output.answer()
-    wording(capsys.readouterr().err, "--nope")
 
 
 def test_a_disk_that_is_full_loses_nothing_of_the_errors(tmp_path, capsys):

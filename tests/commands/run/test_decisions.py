@@ -104,10 +104,15 @@ def test_runs_of_other_tasks_have_no_differences(tmp_path):
         decide.differences([run_of(tmp_path, "c", 5)], [run_of(tmp_path, "d", 5)], "pass@2")
 
 
-def test_decided_after():
-    assert decide.decided_after([0.2, 0.2, 0.2, 0.2, 0.2, 0.2, -5]) == 6
-    assert decide.decided_after([0.2, 0.1 + 0.1, 0.3 - 0.1, 0.2, 0.2, 0.2]) == 6  # equal but for rounding
-    assert decide.decided_after([0.2, -0.2, 0.1, -0.1]) is None
+@pytest.mark.parametrize(("differences", "count"), [
+    ([0.2, 0.2, 0.2, 0.2, 0.2, 0.2, -5], 6), ([0.2, -0.2, 0.1, -0.1], None),
+    ([0.2, 0.1 + 0.1, 0.3 - 0.1, 0.2, 0.2, 0.2], 6),  # equal but for rounding
+    # far is beyond five median distances: of 0.16, 0.18, 0.2, 0.22, 0.24 the median is 0.2, and that of the distances
+    # 0.02: from 0.1 to 0.3
+    *(([0.16, 0.18, 0.2, 0.22, 0.24, last], count) for last, count in (
+        (0.299, 6), (0.301, None), (0.101, 6), (0.099, None)))])
+def test_decided_after(differences, count):
+    assert decide.decided_after(differences) == count
 
 
 def test_one_seed_that_is_far_from_the_others_keeps_all_undecided():
@@ -115,12 +120,6 @@ def test_one_seed_that_is_far_from_the_others_keeps_all_undecided():
     differences = [0.2, 0.3, -0.4, *[0.2, 0.3] * 9]
     assert evidence(differences) > 20
     wording(decide.undecided(differences), "difference 3 of 21")
-
-
-@pytest.mark.parametrize(("last", "count"), [(0.299, 6), (0.301, None), (0.101, 6), (0.099, None)])
-def test_a_difference_is_far_beyond_five_median_distances(last, count):
-    """Of 0.16, 0.18, 0.2, 0.22, 0.24 the median is 0.2, and that of the distances 0.02: from 0.1 to 0.3."""
-    assert decide.decided_after([0.16, 0.18, 0.2, 0.22, 0.24, last]) == count
 
 
 @pytest.mark.parametrize(("kind", "parameters"), [("normal", (0, 1)), ("uniform", (-1, 1)), ("standard_t", (3,))])

@@ -74,15 +74,11 @@ def test_a_reason_that_could_not_be_written_is_taken_from_what_was_printed(faile
     assert "nanobind" not in "".join(lines)
 
 
-def test_a_manifest_that_did_not_appear_in_time_is_named(failed):
+def test_a_manifest_that_did_not_appear_in_time_and_a_stage_that_left_no_reason_are_named(failed):
     shown, directory = failed
     said = (f"Waiting at most 5 seconds for missing files:\n{directory}/manifest.json (missing locally)\n"
             'MissingOutputException in rule rft in file "Snakefile", line 54:\n')
     wording(last_lines(shown, said)[0], f"{directory}/manifest.json", "5 s")
-
-
-def test_a_stage_that_left_no_reason_is_named(failed):
-    shown, directory = failed
     assert last_lines(shown, SNAKEMAKE.format(place=directory))[0] == f"ouro: rft failed: {failure.UNEXPLAINED}"
 
 

@@ -12,7 +12,7 @@ from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.results import view
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.errors import ConfigError
-from tests.golden.messages import refuses, wording
+from tests.golden.messages import wording
 
 LR = "algorithm.optimizer.lr"
 
@@ -127,23 +127,23 @@ def test_a_sweep_has_one_project(tmp_path, monkeypatch):
     wording(refused(tmp_path, "seed=1,2"), "2 values", "(a, b)", "project=VALUE")
 
 
-def test_more_points_than_wanted_are_counted_and_refused_after_one_composition(tmp_path, monkeypatch):
+@pytest.mark.parametrize("points", [10_000, 1_000_000_000])
+def test_more_points_than_wanted_are_counted_and_refused_after_one_composition(tmp_path, monkeypatch, points):
     calls = []
     real = judge.compose
     monkeypatch.setattr(sweep, "compose", lambda o: calls.append(o) or real(o))
-    message = refused(tmp_path, "seed=range(0,10000)")
-    wording(message, "10000", "sweep.max_points=64")
-    assert "sweep.max_points=10000." in message
+    begin = time.monotonic()
+    message = refused(tmp_path, f"seed=range(0,{points})")
+    wording(message, f"{points}", "sweep.max_points=64")
+    assert f"sweep.max_points={points}." in message
     assert len(calls) == 1
-    wording(refused(tmp_path, "seed=range(0,10000)", "trainer.ranks=0"), "10000", "sweep.max_points=64")
+    wording(refused(tmp_path, f"seed=range(0,{points})", "trainer.ranks=0"), f"{points}", "sweep.max_points=64")
+    assert time.monotonic() - begin < 10
 
 
 def test_the_points_wanted_count_where_the_first_has_a_problem(tmp_path):
     wording(refused(tmp_path, "seed=range(0,65)", "foo=1"), "65 points", "sweep.max_points=64")
     wording(refused(tmp_path, "seed=range(0,65)", "foo=1", "sweep.max_points=65"), "(all 65 points)")
-
-
-def test_it_runs_when_told_so(tmp_path):
     wording(refused(tmp_path, "seed=1,2", "sweep.max_points=1"), "2 points", "sweep.max_points=1")
     assert len(made(tmp_path, "seed=1,2", "sweep.max_points=2").points) == 2
 
@@ -155,13 +155,6 @@ def test_eight_points_take_no_longer_to_plan_than_twice_eight_single_ones(tmp_pa
     single = time.process_time()
     made(tmp_path, f"{LR}=1e-6,3e-6", "seed=1,2,3,4")
     assert time.process_time() - single < 2 * 8 * (single - begin)
-
-
-def test_a_sweep_of_a_billion_points_is_refused_at_once():
-    begin = time.monotonic()
-    with refuses(ConfigError, "1000000000", "sweep.max_points=64"):
-        make_sweep(["seed=range(0,1000000000)"])
-    assert time.monotonic() - begin < 10
 
 
 def test_a_long_sweep_says_how_far_it_is(tmp_path, monkeypatch, capsys):

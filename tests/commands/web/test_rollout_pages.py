@@ -33,16 +33,13 @@ def shown(found: dict) -> list[str]:
     return [one["row"] for one in found["rows"]]
 
 
-def test_pages_follow_each_other_without_a_gap(stage):
+def test_pages_follow_each_other_without_a_gap_also_the_latest_step_first(stage):
     first = rollouts.page(stage, "experience", ALL, count=5)
     assert shown(first) == ["1:0", "1:1", "1:2", "1:3", "2:0"]
     second = rollouts.page(stage, "experience", ALL, Address.read(first["next"]), count=5)
     third = rollouts.page(stage, "experience", ALL, Address.read(second["next"]), count=5)
     assert shown(second) == ["2:1", "2:2", "2:3", "3:0", "3:1"]
     assert (shown(third), third["next"]) == (["3:2", "3:3"], None)
-
-
-def test_the_latest_step_first(stage):
     first = rollouts.page(stage, "experience", ALL, latest=True, count=6)
     assert shown(first) == ["3:0", "3:1", "3:2", "3:3", "2:0", "2:1"]
     assert shown(rollouts.page(stage, "experience", ALL, Address.read(first["next"]), True, 3)) == ["2:2", "2:3", "1:0"]

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from ouroboros.operators.advantages import group, token
+from ouroboros.operators.terms import KLTerm
 from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.store.errors import DataError
-from ouroboros.stages.learner.objective import KLTerm
 from ouroboros.stages.learner.penalty import penalised
 from tests.factories import advantage_batch, called
 from tests.golden.messages import refuses

@@ -52,11 +52,6 @@ def test_grpo_epsilon_damps():
     assert close(ask(grpo, [0, 1, 2], epsilon=1), [-0.5, 0, 0.5])
 
 
-def test_grpo_with_the_std_of_the_batch():
-    """1 0 3 3: mean 7/4, squares of the differences sum to 27/4, std sqrt(27/4 / 3) = 3/2. So +-(1/2) / (3/2)."""
-    assert close(ask(grpo, [1, 0], [3, 3], std_cal_level="batch"), [1 / 3, -1 / 3], [0, 0])
-
-
 def test_grpo_leaves_out_groups_of_little_spread():
     """std of 0 1 is 0.707107, of 0 0.1 it is 0.070711; a group of one has none."""
     groups = ([0, 1], [0, 0.1], [5], [2, 2])

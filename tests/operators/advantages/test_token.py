@@ -45,15 +45,6 @@ def test_gae_reads_nothing_where_there_is_no_action_and_padding_changes_nothing(
         assert [[a, b], [c]] == lists(plain, name)
 
 
-def test_gae_without_discount_is_the_reward_to_come_less_the_value():
-    """gamma = lam = 1: G = (1 - 0.5, 1 - 0.25) and (0 - 0.25): 0.5, 0.75, -0.25, mean 1/3, returns 1 1 0."""
-    made = ppo(advantage_batch(action_mask=[[1, 1], [1]], values=[[0.5, 0.25], [0.25]], reward=[1.0, 0.0]))
-    assert lists(made, "returns") == [[1, 1], [0]]
-    gains = np.array([0.5, 0.75, -0.25])
-    expected = (gains - gains.mean()) / gains.std(ddof=1)
-    assert np.concatenate(lists(made)) == pytest.approx(expected, abs=1e-6)
-
-
 def test_whitening_of_too_little_is_zero():
     assert whiten(np.array([])).tolist() == []
     assert whiten(np.array([5.0])).tolist() == [0.0]

@@ -11,9 +11,8 @@ from ouroboros.operators.losses import clipped, divergence
 from ouroboros.operators.losses.luspo import Luspo
 from tests.factories import called
 
-decoupled_ppo, gmpo, gspo, gspo_token, importance_sampling, m2po, ppo, sapo, sppo = map(called, (
-    clipped.DecoupledPpo, clipped.Gmpo, clipped.Gspo, clipped.GspoToken, clipped.ImportanceSampling, clipped.M2po,
-    clipped.Ppo, clipped.Sapo, clipped.Sppo))
+decoupled_ppo, gmpo, gspo, m2po, ppo, sapo, sppo = map(called, (
+    clipped.DecoupledPpo, clipped.Gmpo, clipped.Gspo, clipped.M2po, clipped.Ppo, clipped.Sapo, clipped.Sppo))
 dppo_kl, dppo_tv = called(divergence.DppoKl), called(divergence.DppoTv)
 
 
@@ -33,12 +32,11 @@ def tokens(function, ratios, advantages, rows=None, gradient=False, **given):
     return loss.tolist(), {name: value.tolist() for name, value in statistics.items()}
 
 
-ROWS = (ppo, gmpo, gspo, gspo_token, m2po)
+ROWS = (ppo, gmpo, gspo, m2po)
 
 
 @pytest.mark.parametrize(("ratio", "advantage", "loss", "clipped", "bounded"), [
-    (1.0, 2.0, -2.0, 0, 0),
-    (1.1, 1.0, -1.1, 0, 0),
+    (1.0, 2.0, -2.0, 0, 0), (1.1, 1.0, -1.1, 0, 0),
     (1.5, 1.0, -1.2, 1, 0),   # max(-1.5, -1.2): a better token may gain no more
     (0.5, 1.0, -0.5, 0, 0),   # max(-0.5, -0.8): on its way back it is not held
     (0.5, -1.0, 0.8, 1, 0),   # max(0.5, 0.8): a worse token may lose no more
@@ -46,8 +44,7 @@ ROWS = (ppo, gmpo, gspo, gspo_token, m2po)
     (5.0, -1.0, 3.0, 0, 1),   # dual clip: max(5, 1.2) = 5, at most 3
     (5.0, -2.0, 6.0, 0, 1),
     (5.0, 1.0, -1.2, 1, 0),   # no dual clip where the advantage is positive
-    (2.0, 0.0, 0.0, 0, 0),
-])
+    (2.0, 0.0, 0.0, 0, 0)])
 def test_ppo_clips_both_sides(ratio, advantage, loss, clipped, bounded):
     found, statistics = tokens(ppo, [ratio], [advantage])
     assert found == pytest.approx([loss])
@@ -79,17 +76,6 @@ def test_ppo_masks_failures_of_rows_that_have_drifted():
     assert looser[0] == pytest.approx([0.8, 1.0, 1.0])  # ln 2 = 0.693 is within 0.7
 
 
-def test_ppo_falls_back_to_the_policy_gradient():
-    assert tokens(ppo, [5.0, 0.1], [1.0, -2.0], fallback_to_policy_gradient=True)[0] == [-1.0, 2.0]
-    assert tokens(ppo, [5.0, 0.1], [1.0, -2.0], gradient=True, fallback_to_policy_gradient=True) == [-1.0, 2.0]
-
-
-def test_the_gradient_of_ppo():
-    """-A ratio where it is not clipped, 0 where it is; at ratio 1 it is -A."""
-    found = tokens(ppo, [1.0, 1.1, 1.5, 0.5, 0.5, 1.5, 5.0, 2.5], [1, -2, 1, 1, -1, -1, -1, -0.5], gradient=True)
-    assert found == pytest.approx([-1.0, 2.2, 0.0, -0.5, 0.0, 1.5, 0.0, 1.25])
-
-
 def test_decoupled_ppo_clips_around_the_newer_policy_and_weighs_by_the_older():
     """prox / old = 2. pi / prox 1.5 clips to 1.2: 2 * -1.2; pi / prox 1: -2, or -1.5 with the weight capped."""
     old, prox = tensor(-3, -3), tensor(-3, -3) + math.log(2)
@@ -102,42 +88,12 @@ def test_decoupled_ppo_clips_around_the_newer_policy_and_weighs_by_the_older():
     assert capped.tolist() == pytest.approx([-1.8, -1.5])
 
 
-def test_decoupled_ppo_of_fresh_rollouts_is_ppo():
-    ratios, advantages = tensor(1.5, 0.5, 1.1), tensor(1, -1, -1)
-    old = tensor(-2, -2, -2)
-    found, _ = decoupled_ppo(old + ratios.log(), old, old, advantages)
-    assert found.tolist() == pytest.approx(tokens(ppo, ratios.tolist(), advantages.tolist())[0])
-
-
 def test_gspo_compares_whole_responses():
     """Row 0: ratios 4 and 1, geometric mean 2, clipped to 1.0004; row 1: 1/2 and 1/2. A = 1 and 1."""
     found, statistics = tokens(gspo, [4.0, 1.0, 0.5, 0.5], [1.0] * 4, [0, 0, 1, 1])
     assert found == pytest.approx([-1.0004, -1.0004, -0.5, -0.5])
     assert statistics["clip_fraction"] == [1, 1, 0, 0]
     assert tokens(gspo, [4.0, 1.0], [-1.0] * 2, [0, 0])[0] == pytest.approx([2.0, 2.0])
-
-
-def test_gspo_takes_the_mean_of_a_rows_advantages():
-    """Ratios 2, 1/2 and 1: the row's is 1. Advantages 1, -3 and -1: mean -1, so that nothing is clipped."""
-    assert tokens(gspo, [2.0, 0.5, 1.0], [1.0, -3.0, -1.0], [0, 0, 0])[0] == pytest.approx([1.0] * 3)
-    assert tokens(gspo, [2.0, 0.5, 1.0], [1.0, -3.0, -1.0], [0, 0, 0], gradient=True) == pytest.approx([1.0] * 3)
-
-
-def test_the_gradient_of_gspo_is_shared_by_the_tokens_of_a_response():
-    """Loss 1/2 (v + v) of a row of two, v = 2 A: each token gets 2 A / 2 of it, whatever its own ratio."""
-    assert tokens(gspo, [4.0, 1.0], [-1.0] * 2, [0, 0], gradient=True) == pytest.approx([2.0, 2.0])
-
-
-def test_gspo_token_is_gspo_where_the_advantage_is_constant():
-    arguments = ([4.0, 1.0, 0.999, 1.0002], [-1.0, -1.0, 2.0, 2.0], [0, 0, 1, 1])
-    assert tokens(gspo_token, *arguments)[0] == pytest.approx(tokens(gspo, *arguments)[0])
-    assert tokens(gspo_token, *arguments, gradient=True) == pytest.approx(tokens(gspo, *arguments, gradient=True))
-
-
-def test_gspo_token_takes_an_advantage_of_each_token():
-    """The row's ratio is 2 for both tokens; only the second is held, its advantage being positive."""
-    assert tokens(gspo_token, [4.0, 1.0], [-1.0, 3.0], [0, 0])[0] == pytest.approx([2.0, -3 * 1.0004])
-    assert tokens(gspo_token, [4.0, 1.0], [-1.0, 3.0], [0, 0], gradient=True) == pytest.approx([2.0, 0.0])
 
 
 def test_luspo_weighs_a_response_by_its_length():
@@ -165,10 +121,6 @@ def test_sapo_is_the_papers_objective_and_fades_on_both_sides():
     assert statistics["clip_fraction"] == [0, 1]
 
 
-def test_importance_sampling_has_no_bound():
-    assert tokens(importance_sampling, [5.0, 0.5], [1.0, -2.0])[0] == pytest.approx([-5.0, 1.0])
-
-
 def test_m2po_drops_the_largest_moments_of_a_row_until_the_mean_is_within():
     """Log ratios 0.1, 0.3 and 0.6, A = 1: moments 0.01, 0.09, 0.36. Means of the smallest: 0.01, 0.05, 0.153.
 
@@ -181,11 +133,6 @@ def test_m2po_drops_the_largest_moments_of_a_row_until_the_mean_is_within():
     assert statistics["clip_fraction"] == [0, 1, 0, 0, 0]
     assert tokens(m2po, ratios, [1.0] * 5, [0, 0, 0, 1, 1], m2_threshold=1e-12)[0] == pytest.approx(
         [0, 0, 0, 0, -ratios[4]])
-
-
-def test_m2po_keeps_a_row_that_stays_within():
-    ratios = [math.exp(x) for x in (0.1, -0.2)]
-    assert tokens(m2po, ratios, [1.0, -1.0], [0, 0])[0] == pytest.approx([-ratios[0], ratios[1]])
 
 
 def test_sppo_is_a_log_ratio_inside_a_region():
@@ -209,18 +156,13 @@ def test_gmpo_is_the_geometric_mean_of_clipped_ratios():
     assert gradient == pytest.approx([0, -1.221403, 0], abs=1e-6)  # two tokens, each with half of the row's loss
 
 
-def test_ppo_without_the_dual_clip():
-    assert tokens(ppo, [5.0], [-1.0], clip_ratio_c=None)[0] == pytest.approx([5.0])
-
-
 @pytest.mark.parametrize(("function", "ratio", "advantage", "loss"), [
     (dppo_tv, 2.0, 1.0, -2.0),   # 0.1 to 0.2: within 0.15, though the ratio is 2
     (dppo_tv, 3.0, 1.0, 0.0),    # to 0.3: 0.2 is beyond
     (dppo_tv, 3.0, -1.0, 3.0),   # away from where A points it may be anywhere
     (dppo_kl, 2.0, 1.0, -2.0),   # 0.1 ln(1/2) + 0.9 ln(9/8) = 0.0367 nats
     (dppo_kl, 3.0, 1.0, 0.0),    # 0.1 ln(1/3) + 0.9 ln(9/7) = 0.1163
-    (dppo_kl, 0.1, -1.0, 0.1),   # 0.1 to 0.01: 0.1 ln 10 + 0.9 ln(0.9 / 0.99) = 0.1445 is beyond
-])
+    (dppo_kl, 0.1, -1.0, 0.1)])  # 0.1 to 0.01: 0.1 ln 10 + 0.9 ln(0.9 / 0.99) = 0.1445 is beyond
 def test_dppo_bounds_a_divergence(function, ratio, advantage, loss):
     """The loss is -A ratio log pi; log pi is ln 0.1 + ln ratio."""
     beyond = loss == 0.0 or (function is dppo_kl and ratio == 0.1)

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from ouroboros.operators.aggregation import token_weights_by_kind
-from ouroboros.operators.losses.mixture import Mix, MixChord, chord_mu
+from ouroboros.operators.losses.mixture import Mix, chord_mu
 from tests.factories import called
 
-mix, mix_chord = map(called, (Mix, MixChord))
+mix = called(Mix)
 
 ROWS = torch.tensor([0, 1, 1, 2, 2, 2])
 EXPERT = ROWS == 2
@@ -40,18 +40,6 @@ def test_mix_clips_rollouts():
     loss, statistics = call(mix, old=-2.0, mu=0.0, clip_ratio_c=2.5)
     assert loss.tolist() == pytest.approx([-1.2, 5.0, 5.0, 0, 0, 0])
     assert statistics["clip_fraction"] == pytest.approx(1 / 3)
-
-
-def test_chord_weighs_tokens_and_changes_its_share():
-    """mu half-way through the decay of 4 from 0.9 to 0.1 is 0.5; phi of p = e^-0.5 is p (1 - p)."""
-    loss, _ = call(mix_chord, step=torch.tensor(4), mu_warmup_steps=2, mu_decay_steps=4, mu_peak=0.9, mu_valley=0.1)
-    p = math.exp(-0.5)
-    assert loss[0].item() == pytest.approx(-0.5)
-    assert loss[3].item() == pytest.approx(0.5 * 0.5 * p * (1 - p))
-    plain, _ = call(mix_chord, step=torch.tensor(4), mu_peak=0.5, mu_valley=0.5, enable_phi_function=False)
-    assert plain[3].item() == pytest.approx(0.25)
-    cut, _ = call(mix_chord, step=torch.tensor(4), mu_peak=0.5, mu_valley=0.5, cutoff_prob=0.5)
-    assert cut[3].item() == pytest.approx(0.5 * math.log(2) * p * (1 - p))
 
 
 @pytest.mark.parametrize(("step", "mu"), [(0, 0.0), (1, 0.4), (2, 0.8), (3, 0.2 + 0.6 * (1 + math.sqrt(0.5)) / 2),

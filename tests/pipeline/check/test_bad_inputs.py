@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from ouroboros.commands import cli
-from ouroboros.pipeline.check.columns import file_problems
-from ouroboros.pipeline.check.data_sample import sample
+from ouroboros.pipeline.check.reading import sample
 from ouroboros.pipeline.check.sources import sources
 from ouroboros.pipeline.job.holders import is_locked
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.data_files import open_files
 from ouroboros.pipeline.store.errors import ConfigError, DataError, ModelError, Problem, StageError
 from ouroboros.pipeline.store.model_shape import read_config
+from ouroboros.stages.sampled_rows import unusable
 from tests.configs import changed
 from tests.golden.messages import refuses, wording
 from tests.models import safetensors
@@ -317,7 +317,7 @@ def test_an_address_of_another_machine(checked, key, path, words):
 
 
 def column_problems(source):
-    return file_problems(source, sample(Path(source["path"]), source["split"], 1, ()))
+    return unusable(source, sample(Path(source["path"]), source["split"], 1, ()))
 
 
 def test_all_absent_columns_are_told_at_once(tmp_path):

@@ -2,14 +2,12 @@
 
 import pytest
 
-from ouroboros.pipeline.check.batch_rules import batch_notes, unfillable_steps
+from ouroboros.pipeline.check.batch import notes, unfillable_steps
 from ouroboros.pipeline.check.preflight import check
 from ouroboros.pipeline.compose.recipe import Recipe
 from tests.configs import changed, places
 from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage
-
-LOOK = {"stage_name": "look", "mode": "explore", "buffer": {"batch_size": 4, "total_steps": 3}}  # 4 x 8 x 3 = 96 rows
 
 
 def sft(**buffer) -> list[str]:
@@ -35,29 +33,26 @@ def test_pairs_are_counted_as_pairs(tmp_path):
     assert unfillable_steps(Recipe(changed(given | {"buffer.batch_size": 40}))) == []
 
 
-@pytest.mark.parametrize(("batch", "expected"), [(None, []), (96, []), (128, ["careful: buffer.train_batch_size"])])
-def test_a_batch_of_recorded_rows_is_not_more_than_were_explored(batch, expected):
-    found = unfillable_steps(Recipe(changed({"stages": [LOOK, {"stage_name": "careful", "mode": "train",
-                                                "buffer": {"train_batch_size": batch}}]})))
+@pytest.mark.parametrize(("steps", "batch", "expected"), [
+    (3, None, []), (3, 96, []), (3, 128, ["careful: buffer.train_batch_size"]), (None, 10_000, [])])  # not known
+def test_a_batch_of_recorded_rows_is_not_more_than_were_explored(steps, batch, expected):
+    """4 tasks x 8 rollouts x 3 steps = 96 rows."""
+    look = {"stage_name": "look", "mode": "explore", "buffer": {"batch_size": 4, "total_steps": steps}}
+    found = unfillable_steps(Recipe(changed({"stages": [look, {"stage_name": "careful", "mode": "train",
+                                                               "buffer": {"train_batch_size": batch}}]})))
     assert places(found) == expected
     assert all("96: 32" in problem.needed for problem in found)
 
 
-def test_of_a_length_that_is_not_known_nothing_is_said():
-    look = {**LOOK, "buffer": {"batch_size": 4, "total_steps": None}}
-    careful = {"stage_name": "careful", "mode": "train", "buffer": {"train_batch_size": 10_000}}
-    assert unfillable_steps(Recipe(changed({"stages": [look, careful]}))) == []
-
-
 def test_tasks_that_are_asked_again_within_a_step_are_a_warning():
     """64 / 3 = 21.3. Of 2,925 tasks x 8 = 23,400 rollouts, 5,120,000 are 219 passes."""
-    (note,) = batch_notes(stage("rft", buffer__explorer_input__taskset__limit=3))
+    (note,) = notes(stage("rft", buffer__explorer_input__taskset__limit=3))
     assert note.key == "buffer.batch_size"
     wording(note, "3 tasks", "21.3 times")
-    (note,) = batch_notes(stage("rft", buffer__train_batch_size=5_120_000))
+    (note,) = notes(stage("rft", buffer__train_batch_size=5_120_000))
     assert (note.key, "219 passes" in note, "2,925" in note) == ("buffer.train_batch_size", True, True)
-    assert batch_notes(stage("rft")) == batch_notes(stage("sft")) == []
-    assert batch_notes(stage("rft", mode="explore", buffer__train_batch_size=5_120_000)) == []
+    assert notes(stage("rft")) == notes(stage("sft")) == []
+    assert notes(stage("rft", mode="explore", buffer__train_batch_size=5_120_000)) == []
 
 
 def test_the_check_before_a_run_says_both(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 import snakemake_executor_plugin_slurm as plugin
 
 from ouroboros.commands.run.snakefile import follow_steadily
-from ouroboros.pipeline.check import cluster_rules
+from ouroboros.pipeline.check import machine
 from ouroboros.pipeline.job import slurm
 from ouroboros.pipeline.plan import requests
 from ouroboros.pipeline.settings.config import Config
@@ -45,12 +45,12 @@ def cluster(monkeypatch):
     ({"partition": "gpu", "gpus": 16, "node_num": 2}, []),
 ])
 def test_a_request_that_no_node_can_satisfy_is_a_problem(asked, keys):
-    assert [problem.key for problem in cluster_rules.unsatisfiable_requests([stage(**asked)])] == keys
+    assert [problem.key for problem in machine.unsatisfiable_requests([stage(**asked)])] == keys
 
 
 def test_a_stage_that_runs_here_requests_nothing():
-    assert cluster_rules.unsatisfiable_requests([stage("curate", 0)]) == []
-    assert len(cluster_rules.unsatisfiable_requests([stage("curate", 0, submit="all")])) == 1
+    assert machine.unsatisfiable_requests([stage("curate", 0)]) == []
+    assert len(machine.unsatisfiable_requests([stage("curate", 0, submit="all")])) == 1
 
 
 def test_set_up_lines_and_container_are_those_of_a_job():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.pipeline.check.cpu_rules import cpu_problem
+from ouroboros.pipeline.check.engine import cpu_problem
 
 HYBRID = {"model_type": "nemotron_h", "num_attention_heads": 2, "head_dim": 32}
 WIDE = {"hidden_size": 96, "num_attention_heads": 3}  # heads of 32

@@ -4,7 +4,7 @@ import pytest
 
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.compose.recipe import effective
-from ouroboros.pipeline.settings.data import ExperienceBuffer, Taskset
+from ouroboros.pipeline.settings.data import Taskset
 from tests.configs import broken, changed, check, element, places
 
 SOURCE, BUFFER = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"
@@ -95,11 +95,6 @@ def test_the_warmup_stage_of_the_trinity_guide_composes(monkeypatch):
     assert (warmup.train_batch_size, warmup.total_steps) == (64, 100)
     assert warmup.trainer_input.experience_buffer.path == "demonstrations.jsonl"
     assert rft.trainer_input.experience_buffer.path is None
-
-
-def test_a_buffer_says_what_its_records_hold():
-    assert element(ExperienceBuffer, {}).format.prompt_key == "prompt"
-    assert element(ExperienceBuffer, {}).format.response_key == "response"
 
 
 def test_a_stage_that_trains_on_what_another_explored_asks_no_tasks():

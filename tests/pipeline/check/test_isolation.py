@@ -26,14 +26,14 @@ def nothing_isolates(monkeypatch, tmp_path):
 
 
 def test_a_machine_that_isolates_nothing_is_a_problem_of_the_check():
-    problems, warnings = isolation(recipe())
+    problems, warnings = isolation(recipe()).values()
     assert [one.key for one in problems] == ["buffer.explorer_input.taskset.reward_fn_args.isolation"]
     assert "apt-get install bubblewrap" in problems[0]
     assert warnings == []
 
 
 def test_isolation_none_is_a_warning_of_every_check():
-    problems, warnings = isolation(recipe("buffer.explorer_input.taskset.reward_fn_args={isolation: none}"))
+    problems, warnings = isolation(recipe("buffer.explorer_input.taskset.reward_fn_args={isolation: none}")).values()
     assert (problems, [one.found for one in warnings]) == ([], ["none"])
 
 

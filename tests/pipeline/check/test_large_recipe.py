@@ -3,7 +3,7 @@
 import pytest
 
 from ouroboros.pipeline.check import fit
-from ouroboros.pipeline.check.judge import broken_rules, compose
+from ouroboros.pipeline.check.judge import compose, rules_of_stage
 from ouroboros.pipeline.compose.recipe import Recipe, effective
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import held_gpus
@@ -16,7 +16,7 @@ EIGHT_NODES = [f"stages.rft.{key}" for key in ("cluster.node_num=8", "trainer.ra
 @pytest.mark.parametrize(("overrides", "nodes", "gpus"), [([], 1, 8), (EIGHT_NODES, 8, 64)])
 def test_half_of_the_gpus_train_and_the_others_answer(overrides, nodes, gpus):
     config = compose(["recipe=gsm8k_7b", *overrides])
-    assert broken_rules(Recipe(config), [], False) == []
+    assert Recipe(config).each(rules_of_stage) == []
     rft = effective(config, config.stages[0])
     assert held_gpus(rft.kind, rft) == gpus
     assert rft.trainer.zero_stage == 3

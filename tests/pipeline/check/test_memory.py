@@ -139,6 +139,25 @@ def test_experts_keep_the_router_and_what_each_chosen_one_makes():
     assert layer_tokens(TOY, layer, 2) == layer_tokens(TOY, TOY_LAYER, 2) + 40 + 112
 
 
+def test_outputs_of_chosen_experts_have_three_gradients_in_a_layer():
+    """2 experts 4 wide, 2 bytes: before and after weighting 2 x 2, and 2 more, 48 a token, less than a norm's 72; in
+    float32 2 x 4 + 2, 80 a token."""
+    def backward(**experts):
+        size = replace(TOY, layers=((2, replace(TOY_LAYER, **experts)),))
+        kept = 100 * (2 * layer_tokens(size, size.layers[0][1], 2) + 32)
+        return activations(size, settings(100, chunk=1), 2) - kept
+
+    assert backward(chosen=2) == 100 * 72
+    assert backward(chosen=2, float_experts=True) == 100 * 80
+    assert backward(chosen=4) == 100 * 96
+
+
+def test_a_teachers_loss_takes_12_more_bytes_for_each_word_in_the_head():
+    values = {"trainer.max_token_len_per_gpu": 100, "trainer.logprob_chunk_tokens": 50, "trainer.compile": False}
+    plain, taught = (changed(values | {"algorithm.policy_loss_fn": name}) for name in ("ppo", "forward_kl_topk"))
+    assert activations(TOY, taught, 2) - activations(TOY, plain, 2) == 12 * 50 * 10
+
+
 def test_truncated_sampling_takes_the_ids_of_every_token_and_their_logits_in_a_chunk():
     """top_k 4 of a set: 4 * 4 bytes a token of the micro-batch, and 25 * 4 a token of a chunk where the head is the
     peak."""
@@ -201,6 +220,12 @@ def test_latent_attention_caches_one_narrow_vector_on_every_gpu():
     """2 layers x (6 + 2) entries x 2 bytes, however many GPUs share the heads."""
     config = engine(gpu_memory_utilization=0.9, tensor_parallel_size=2)
     assert rollout(replace(TOY, latent=6 + 2), config, 2, 80.0).token == 2 * 8 * 2
+
+
+def test_under_zero_3_a_billion_parameters_are_gathered_and_updated_at_once():
+    """8e9 on 4 ranks, 16 bits: 2e9 are a rank's own; of 1e9 gradients a 2-byte and a 4-byte form."""
+    found = training(replace(TOY, parameters=8 * 10**9, trained=8 * 10**9), settings(stage=3, ranks=4), 2)
+    assert (found.gathered, found.step) == (2 * 10**9, 6 * 10**9)
 
 
 def test_under_zero_3_the_experts_of_a_layer_are_gathered_whole():

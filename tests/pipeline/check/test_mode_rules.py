@@ -3,7 +3,7 @@
 import pytest
 
 from ouroboros.pipeline.check.judge import rules_of_stage
-from ouroboros.pipeline.check.mode_rules import partly_measured, unfit_order
+from ouroboros.pipeline.check.stage import partly_measured, unfit_order
 from ouroboros.pipeline.compose.recipe import Recipe
 from tests import plans
 from tests.configs import changed, check, overridden, places
@@ -16,24 +16,30 @@ def recipe(*stages: dict) -> Recipe:
     return Recipe(changed({"stages": list(stages)}))
 
 
-def test_a_train_batch_must_fit_the_steps_that_were_explored():
-    """4 tasks x 8 rollouts are 32 rows a step: 16 divides it, 64 is twice it, 24 is neither."""
-    def found(batch):
-        return places(unfit_order(recipe(
-            {"stage_name": "look", "mode": "explore", "buffer": {"batch_size": 4}},
-            {"stage_name": "learn", "mode": "train", "buffer": {"train_batch_size": batch}})))
-
-    assert found(None) == found(16) == found(64) == []
-    assert found(24) == ["learn: buffer.train_batch_size"]
+LOOK, LEARN = {"stage_name": "look", "mode": "explore"}, {"stage_name": "learn", "mode": "train"}
 
 
-def test_a_stage_whose_mode_needs_a_stage_before_it_is_refused_without_one():
-    """Recorded experience needs a stage that explores, a bench one that trains."""
-    look = {"stage_name": "look", "mode": "explore"}
-    learn = {"stage_name": "rft", "mode": "train"}
-    assert places(unfit_order(recipe({"stage_name": "sft", **SFT}, learn))) == ["rft: mode"]
-    assert places(unfit_order(recipe(look, {"stage_name": "judge", "mode": "bench"}))) == ["judge: mode"]
-    assert unfit_order(recipe({"stage_name": "sft", **SFT, "mode": "train"})) == []
+def taskset(**given) -> dict:
+    return {"buffer": {"explorer_input": {"taskset": given}}}
+
+
+MEASURED = {"selector_type": "offline_easy2hard", "feature_keys": ["stages.look.avg_at_k"]}
+
+
+@pytest.mark.parametrize(("stages", "expected"), [
+    # 4 tasks x 8 rollouts are 32 rows a step: 16 divides it, 64 is twice it, 24 is neither
+    *(([LOOK | {"buffer": {"batch_size": 4}}, LEARN | {"buffer": {"train_batch_size": batch}}], found)
+      for batch, found in ((None, []), (16, []), (64, []), (24, ["learn: buffer.train_batch_size"]))),
+    # recorded experience needs a stage that explores, a bench one that trains
+    ([{"stage_name": "sft", **SFT}, LEARN], ["learn: mode"]),
+    ([LOOK, {"stage_name": "judge", "mode": "bench"}], ["judge: mode"]),
+    ([{"stage_name": "sft", **SFT, "mode": "train"}], []),
+    # rates are of the set with the same name
+    *(([LOOK | taskset(name="sums"), {"stage_name": "rft", **taskset(name=name, data_selector=MEASURED)}], found)
+      for name, found in (("sums", []), ("more", ["rft: buffer.explorer_input.taskset.name"]))),
+])
+def test_what_a_stage_needs_of_those_before_it(stages, expected):
+    assert places(unfit_order(recipe(*stages))) == expected
 
 
 @pytest.mark.parametrize(("values", "expected"), [
@@ -84,8 +90,7 @@ def test_operators_that_would_judge_no_row_are_refused():
         listed = [{"name": one} for one in names]
         return {**stage, "data_processor": {"experience_pipeline": {"operators": listed}}}
 
-    look, learn = {"stage_name": "look", "mode": "explore"}, {"stage_name": "learn", "mode": "train"}
-    again = {"stage_name": "again", "mode": "score"}
+    look, learn, again = LOOK, LEARN, {"stage_name": "again", "mode": "score"}
     refused = ["learn: data_processor.experience_pipeline.operators"]
     assert places(unfit_order(recipe(look, with_operators(learn, "reward_filter")))) == refused
     assert places(unfit_order(recipe(with_operators(look, "reward_filter"), with_operators(learn, "reward_std_filter")))
@@ -131,9 +136,8 @@ def test_a_server_is_not_trained():
 def test_features_that_an_earlier_stage_measures_are_its_table(tmp_path):
     """The stage that measures and the one that learns read the same tasks; a record's key counts beside it."""
     key = "buffer.explorer_input.taskset.data_selector"
-    look = {"stage_name": "look", "mode": "explore"}
-    chosen = {"buffer": {"explorer_input": {"taskset": {"data_selector": {
-        "selector_type": "offline_easy2hard", "feature_keys": ["stages.look.avg_at_k", "level"]}}}}}
+    look = LOOK
+    chosen = taskset(data_selector={**MEASURED, "feature_keys": ["stages.look.avg_at_k", "level"]})
     stages = [look, {"stage_name": "rft", **chosen}]
     made = reads(tmp_path, stages)
     assert made["rft"]["profile_look"] == "look"
@@ -144,17 +148,6 @@ def test_features_that_an_earlier_stage_measures_are_its_table(tmp_path):
         assert found.endswith(f"{key}.feature_keys")
 
 
-def test_a_measured_feature_of_a_set_with_another_name_has_no_rates():
-    def found(theirs, ours):
-        chosen = {"selector_type": "offline_easy2hard", "feature_keys": ["stages.look.avg_at_k"]}
-        return places(unfit_order(recipe(
-            {"stage_name": "look", "mode": "explore", "buffer": {"explorer_input": {"taskset": {"name": theirs}}}},
-            {"stage_name": "rft", "buffer": {"explorer_input": {"taskset": {"name": ours, "data_selector": chosen}}}})))
-
-    assert found("sums", "sums") == []
-    assert found("sums", "more") == ["rft: buffer.explorer_input.taskset.name"]
-
-
 @pytest.mark.parametrize(("buffer", "told"), [
     ({"total_steps": None}, 1), ({"total_steps": 2}, 1), ({"total_steps": 3}, 0),
     ({"total_steps": None, "total_epochs": 2}, 0)])
@@ -162,17 +155,14 @@ def test_tasks_that_a_measuring_stage_leaves_out_are_told(tmp_path, buffer, told
     """Ten tasks by four: one pass has two steps of four; two passes have five steps."""
     (tmp_path / "a.jsonl").write_text('{"question": "q", "answer": "1"}\n' * 10)
     rows = {"buffer": {"batch_size": 4, **buffer, "explorer_input": {"taskset": {"path": str(tmp_path / "a.jsonl")}}}}
-    chosen = {"selector_type": "offline_easy2hard", "feature_keys": ["stages.look.avg_at_k"]}
-    found = partly_measured(recipe({"stage_name": "look", "mode": "explore", **rows}, {
-        "stage_name": "rft", "buffer": {"explorer_input": {"taskset": {"data_selector": chosen}}}}))
+    found = partly_measured(recipe({**LOOK, **rows}, {"stage_name": "rft", **taskset(data_selector=MEASURED)}))
     assert places(found) == ["look: buffer.total_steps"] * told
 
 
 def test_tasks_are_the_same_with_and_without_a_measured_feature(tmp_path):
     def tasks(*keys):
         selector = {"selector_type": "offline_easy2hard", "feature_keys": [*keys]} if keys else {}
-        stages = [{"stage_name": "look", "mode": "explore"}, {"stage_name": "rft", "buffer": {
-            "explorer_input": {"taskset": {"data_selector": selector}}}}]
+        stages = [LOOK, {"stage_name": "rft", **taskset(data_selector=selector)}]
         return [one.identity for one in plans.planned(tmp_path, {"stages": stages}).stages if one.kind == "tasks"]
 
     assert tasks("stages.look.avg_at_k") == tasks()

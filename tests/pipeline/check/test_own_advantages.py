@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.pipeline.check import named_functions, preflight, recorded_rules
+from ouroboros.pipeline.check import data, named_functions, preflight
 from ouroboros.pipeline.check.judge import compose, judged
 from ouroboros.pipeline.check.user_code import imported
 from ouroboros.pipeline.compose.recipe import Recipe
@@ -111,8 +111,8 @@ def test_recorded_groups_are_those_of_the_stage_that_explored(known, repeats, ex
     look = f"{{stage_name: look, mode: explore, algorithm: {{repeat_times: {repeats}}}}}"
     learn = "{stage_name: learn, mode: train, algorithm: {advantage_fn: 'mine.parts:sql', repeat_times: 3}}"
     config, _ = judged([f"stages=[{look}, {learn}]"])
-    assert places(recorded_rules.lonely_groups(Recipe(config), known[0])) == expected
-    assert recorded_rules.lonely_groups(Recipe(config), {}) == []
+    assert places(data.lonely_groups(Recipe(config), known[0])) == expected
+    assert data.lonely_groups(Recipe(config), {}) == []
 
 
 def test_weights_of_components_are_refused_where_step_rewards_are_read(known):

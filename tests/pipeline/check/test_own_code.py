@@ -7,8 +7,7 @@ import pytest
 
 from ouroboros.pipeline.check import preflight, user_code
 from ouroboros.pipeline.check.named_functions import wrong_arguments
-from ouroboros.pipeline.check.references import wrong_code
-from ouroboros.pipeline.check.user_code import imported
+from ouroboros.pipeline.check.user_code import imported, wrong_code
 from ouroboros.pipeline.compose.recipe import effective
 from ouroboros.pipeline.store.errors import ConfigError
 from tests.configs import changed, overridden
@@ -77,13 +76,9 @@ def test_a_reward_function_is_called_with_a_response_and_its_truth(project):
             [(f"'mine.rewards:{name}'", True)] if name in few else [])
 
 
-def test_an_async_function_is_a_reward_and_no_loss(project):
-    assert imported([rewarding("later")])[1] == []
+def test_an_async_function_is_no_loss_and_one_of_all_responses_is_not_asked_for_what_it_is_given(project):
     (line,) = lines("mine.rewards:later")
     wording(line, "`async def`")
-
-
-def test_a_function_of_all_responses_is_not_asked_for_what_it_is_given(project):
     config = effective(rewarding("trl"), rewarding("trl").stages[1])
     line = wrong_arguments(config, imported([config])[0])[0]
     wording(line, "'mine.rewards:trl'", "'scale'")
@@ -96,14 +91,11 @@ def test_arguments_of_a_users_function_are_judged_once_it_is_imported(project):
     assert wrong_arguments(config) == []  # --no-data: nothing of the user's is run
 
 
-@pytest.mark.parametrize(("key", "refused"), [("default_workflow_type", 0), ("default_reward_fn_type", 1)])
-def test_a_generator_is_a_workflow_and_no_reward(project, key, refused):
-    assert len(imported([overridden(f"buffer.explorer_input.{key}='mine.yields:turns'")])[1]) == refused
-
-
-@pytest.mark.parametrize(("name", "told"), [("rewards:none", True), ("rewards:every", True), ("yields:turns", False)])
-def test_a_workflow_takes_a_task(project, name, told):
-    config = overridden(f"buffer.explorer_input.default_workflow_type='mine.{name}'")
+@pytest.mark.parametrize(("key", "name", "told"), [
+    ("workflow", "yields:turns", False), ("reward_fn", "yields:turns", True), ("workflow", "rewards:none", True),
+    ("workflow", "rewards:every", True)])
+def test_a_workflow_takes_a_task_and_may_be_a_generator(project, key, name, told):
+    config = overridden(f"buffer.explorer_input.default_{key}_type='mine.{name}'")
     functions, wrong = imported([config])
     assert bool(wrong + wrong_arguments(effective(config, config.stages[1]), functions)) == told
 

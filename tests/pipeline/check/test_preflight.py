@@ -95,10 +95,12 @@ def test_a_pool_that_no_set_takes_rows_from_is_told(stages, expected):
     assert [one.key for one in warned if one.key.startswith(TASKS)] == [f"{TASKS}.{word}" for word in expected]
 
 
-def test_a_value_that_comes_to_another_is_told():
+def test_what_every_stage_says_and_a_value_that_comes_to_another_are_told_once(model):
+    report = check({**model, **GPU, "explorer.rollout_model.tensor_parallel_size": 4, "cluster.gpu_per_node": 8})
+    assert places(report.problems).count("sft: explorer.rollout_model.tensor_parallel_size") == 1
+    assert not any(place.startswith("rft: explorer") for place in places(report.problems))
     report = check({"explorer.eval_interval": 3})
-    assert report.problems == []
-    assert len(report.warnings) == 1
+    assert (report.problems, len(report.warnings)) == ([], 1)
     wording(report.warnings[0], "4, 6, 10", "12")
 
 
@@ -127,12 +129,6 @@ def test_prompts_in_parts_need_a_gpu():
     assert {place.partition(": ")[2] for place in places(check(values).problems)} == {f"{key}.enable_chunked_prefill"}
     assert check({key: {"enable_chunked_prefill": False}}).problems == []
     assert not any(key in place for place in places(check({**values, **GPU}).problems))
-
-
-def test_what_every_stage_says_is_told_once(model):
-    report = check({**model, **GPU, "explorer.rollout_model.tensor_parallel_size": 4, "cluster.gpu_per_node": 8})
-    assert places(report.problems).count("sft: explorer.rollout_model.tensor_parallel_size") == 1
-    assert not any(place.startswith("rft: explorer") for place in places(report.problems))
 
 
 def test_elsewhere_what_is_not_here_is_no_problem():
@@ -188,13 +184,13 @@ def test_a_run_counts_its_models_where_the_memory_of_a_gpu_is_known(model, monke
     assert asked == ["ouroboros.stages.preview"]
 
 
-def test_an_estimate_over_the_limit_is_a_warning_when_suggestions_are_ignored(model):
+def test_an_estimate_over_the_limit_is_a_warning_when_suggestions_are_ignored_and_unjudged_without_a_limit(model):
     values = {**model, **GPU, "cluster.gpu_memory_gib": 8.0, "trainer.compile": False,
               "trainer.enable_gradient_checkpointing": False}
     assert sum("trainer: needs about" in line for line in check(values).problems) == 1
     report = check({**values, "ignore_validator_suggestions": True})
     assert report.problems == []
-    assert "trainer: needs about" in report.warnings[0]
+    assert sum("trainer: needs about" in line for line in report.warnings) == 1
 
 
 def test_without_the_memory_of_a_gpu_the_estimate_is_told_and_not_judged(model):
@@ -204,21 +200,17 @@ def test_without_the_memory_of_a_gpu_the_estimate_is_told_and_not_judged(model):
     assert facts(report, "rft")["memory"].startswith("trainer about ")
 
 
-def test_a_disk_that_is_too_small_is_a_problem(monkeypatch):
+def test_a_disk_that_is_too_small_is_a_problem_of_what_is_not_made_yet(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", disk_of(1 << 20))
     (problem,) = check({}).problems
     assert (problem.key, problem.found, "1.0 MiB" in problem) == ("checkpoint_root_dir", ".", True)
     assert check({}, elsewhere=True).problems == []  # it is another disk
-
-
-def test_what_is_made_needs_no_disk_and_is_not_judged(monkeypatch):
     wrong = {"algorithm.policy_loss_fn_args": {"x": 1}}
-    report = check(wrong)
+    report = check(wrong, elsewhere=True)
     assert len(report.problems) == 1
     for stage in report.plan.stages:
         Path(stage.directory).mkdir(parents=True)
         Path(stage.directory, "manifest.json").write_text("{}")
-    monkeypatch.setattr(shutil, "disk_usage", disk_of(0))
     report = check(wrong)
     assert report.problems == []
     assert "rft (made)" in report.text()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.pipeline.check.recorded_rules import directories, unfit_rows
+from ouroboros.pipeline.check.data import directories, unfit_rows
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.store import records, tables
 from tests.configs import broken, changed, places

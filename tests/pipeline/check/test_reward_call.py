@@ -45,6 +45,8 @@ def numeric(response, answer): return float(int(response) == int(answer))
 def given(response, answer, key): return float(key == 'hush-hush') if response else 0.0
 def holds(response, answer): return {'accuracy': answer in response, 'short': 1.0}
 def form(response, answer): return 0.5 if response.startswith('<answer>') else -0.5
+def cases(response, answer, tests, level=1): return float(len(tests) * level)
+def others(response, answer, **columns): return float(len(columns))
 def slow(response, answer):
     time.sleep(0.6)
     return float(answer in response)
@@ -80,10 +82,29 @@ def test_a_reward_is_called_with_the_truth_as_response_and_sees_no_gpu(asked):
     assert facts == [("ouro_test_judge:score", f"reward=1, {row}"), ("ouro_test_judge:batch", f"reward=2, {row}")]
 
 
-def test_a_function_of_a_batch_that_answers_for_one_response_is_found(asked):
-    facts, [(where, line)] = asked("alone")
-    assert (facts, where) == ([], "problems")
-    wording(line, "1 for", "2 responses")
+@pytest.mark.parametrize(("name", "where", "words"), [
+    ("alone", "problems", ("1 for", "2 responses")), ("none", "problems", ()), ("ends", "problems", ("code 3",)),
+    ("exits", "problems", ("ouro_test_judge.py",)),
+    ("numeric", "warnings", ("ValueError",)),  # for an empty response
+    ("device", "unjudged", ()), ("of_ids", "unjudged", ()), ("reads_ids", "unjudged", ())])
+def test_what_is_found_without_a_reward(asked, name, where, words):
+    facts, [(to, line)] = asked(name)
+    assert (facts, to, line.key) == ([], where, f"'ouro_test_judge:{name}'")
+    wording(line.needed, *words)
+
+
+def test_columns_are_given_to_the_call_which_says_what_takes_what(asked, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "why?", "answer": "x", "tests": [1, 2], "hard": 3}))
+    [(_, words)], _ = asked("cases", level="${column:hard}")
+    wording(words, "reward=6", "tests <- tests", "level <- hard")
+
+
+@pytest.mark.parametrize(("name", "given"), [("cases", {"tests": [1]}), ("others", {"hard": 2})])
+def test_an_argument_that_is_a_column_too_is_a_problem(asked, tmp_path, name, given):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "why?", "answer": "x", "tests": [1, 2], "hard": 3}))
+    facts, [(to, line)] = asked(name, **given)
+    assert (facts, to) == ([], "problems")
+    wording(line, next(iter(given)))
 
 
 def test_a_demonstration_is_the_better_response(asked, tmp_path):
@@ -99,12 +120,6 @@ def test_rows_of_a_generator_will_do_and_without_a_row_nothing_is_called(asked):
     facts, [(to, line)] = asked("none", path="nowhere.jsonl")
     assert (facts, to) == ([], "unjudged")
     wording(line, "'ouro_test_judge:none'")
-
-
-def test_a_function_that_reads_the_ids_of_sampled_tokens_is_not_called(asked):
-    facts, lines = asked("of_ids", "reads_ids", "batch")
-    assert [name for name, _ in facts] == ["ouro_test_judge:batch"]
-    assert [to for to, _ in lines if to != "warnings"] == ["unjudged"] * 2
 
 
 @pytest.mark.parametrize("name", ["holds", "slow"])
@@ -123,11 +138,6 @@ def test_a_function_that_pays_the_truth_alone_or_not_even_it_is_none(asked, name
     assert asked(name)[1] == []
 
 
-def test_a_function_that_raises_for_an_empty_response_is_a_warning(asked):
-    facts, [(to, warned)] = asked("numeric")
-    assert (facts, to, "ValueError" in warned) == ([], "warnings", True)
-
-
 def test_what_is_no_reward_is_a_problem_and_an_error_shows_the_users_frames(asked, tmp_path):
     facts, [(to, wrong), (also, raised)] = asked("text", "fails")
     assert (facts, to, also) == ([], "problems", "problems")
@@ -138,11 +148,6 @@ def test_what_is_no_reward_is_a_problem_and_an_error_shows_the_users_frames(aske
     wording(first, "ValueError", "ouro_test_judge.py:12", "parse")
     assert [re.findall(r'"(.*)", line (\d+), in (\w+)', line) for line in frames if line.startswith("  File")] == [
         [(f"{tmp_path}/ouro_test_judge.py", "10", "fails")], [(f"{tmp_path}/ouro_test_judge.py", "12", "parse")]]
-
-
-def test_a_set_whose_only_reward_applies_to_no_row_is_a_problem(asked):
-    facts, [(to, problem)] = asked("none")
-    assert (facts, to, problem.key) == ([], "problems", "'ouro_test_judge:none'")
 
 
 def test_a_call_that_does_not_end_is_a_warning_and_is_killed_with_its_children(asked, tmp_path, monkeypatch):
@@ -165,15 +170,6 @@ def test_what_a_call_leaves_running_in_a_session_of_its_own_is_killed(asked, tmp
     facts, lines = asked("leaves")
     assert (len(facts), [to for to, _ in lines]) == (1, ["warnings"])  # an empty reply is paid too
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
-
-
-def test_a_reward_that_ends_its_process_is_a_problem(asked):
-    [(to, problem)] = asked("ends")[1]
-    assert (to, problem.key) == ("problems", "'ouro_test_judge:ends'")
-    wording(problem.needed, "code 3")
-    [(to, problem)] = asked("exits")[1]
-    assert (to, problem.key) == ("problems", "'ouro_test_judge:exits'")
-    wording(problem.needed, "ouro_test_judge.py")
 
 
 def test_where_no_row_can_be_read_nothing_is_called(asked, tmp_path):
@@ -224,8 +220,3 @@ def test_a_run_begins_not_where_no_row_can_be_used(asked, tmp_path):
     config = overridden("buffer.explorer_input.taskset.path=empty.jsonl", f"checkpoint_root_dir={tmp_path}")
     with refuses(ConfigError, "3 of 3"):
         preflight.judged_plan(config, on_warning=lambda line: None)
-
-
-def test_a_call_that_needs_a_gpu_is_not_judged_without_one(asked):
-    facts, lines = asked("device")
-    assert (facts, [to for to, _ in lines]) == ([], ["unjudged"])

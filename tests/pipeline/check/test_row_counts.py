@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ouroboros.operators.generate import GENERATORS
-from ouroboros.pipeline.check import row_counts
-from ouroboros.pipeline.check.row_counts import most_rows
+from ouroboros.pipeline.check import reading, sources
+from ouroboros.pipeline.check.sources import most_rows
 from ouroboros.pipeline.check.workload import described, workload
 from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage
@@ -42,7 +42,7 @@ def test_what_cannot_be_counted_here_is_not(files, monkeypatch):
     assert most_rows(stage("rft", **{f"{SET}path": str(files / "whole.jsonl")})) is None
     (files / "train-1.parquet").write_text("no table")
     assert most_rows(stage("rft", **{f"{SET}path": str(files)})) is None
-    monkeypatch.setattr(row_counts, "LARGEST", 10)
+    monkeypatch.setattr(reading, "LARGEST", 10)
     (files / "large.jsonl").write_text("{}\n" * 4)  # 12 bytes
     assert most_rows(stage("rft", **{f"{SET}path": str(files / "large.jsonl")})) is None
 
@@ -59,7 +59,7 @@ def test_generated_rows_are_counted_where_that_is_asked(arguments, curated, rows
 
 
 def test_arguments_that_count_are_those_of_the_generators():
-    for name, arguments in row_counts.GENERATED.items():
+    for name, arguments in sources.GENERATED.items():
         assert set(arguments) <= set(inspect.signature(GENERATORS[name]).parameters)
     rows = list(GENERATORS["countdown"](1, tasks=40, demonstrations=20, dirt=0.1))
     assert len(rows) == 66

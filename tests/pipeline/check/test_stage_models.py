@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ouroboros.pipeline.check.judge import judged
+from ouroboros.pipeline.check.model import unfit_models
 from ouroboros.pipeline.check.preflight import check
-from ouroboros.pipeline.check.teacher_rules import unfit_models
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings.config import AuxiliaryModel, Config
 from ouroboros.pipeline.settings.setting import plain

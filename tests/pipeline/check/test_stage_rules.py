@@ -6,7 +6,7 @@ from ouroboros.commands.bridges.recipe import write
 from ouroboros.commands.run.planning import checked_plan
 from ouroboros.pipeline.check import preflight
 from ouroboros.pipeline.check.judge import compose
-from ouroboros.pipeline.check.stage_rules import unread
+from ouroboros.pipeline.check.stage import unread
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings.setting import plain
 from tests.bridges import from_trinity

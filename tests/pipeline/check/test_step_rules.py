@@ -2,7 +2,9 @@
 
 import pytest
 
-from ouroboros.pipeline.check.step_rules import evaluated_versions, step_notes
+from ouroboros.pipeline.check.batch import evaluated_versions
+from ouroboros.pipeline.check.batch import notes as step_notes
+from ouroboros.pipeline.job.schedule import rft_schedule
 from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage
 
@@ -16,7 +18,7 @@ from tests.pipeline.check.test_workload import stage
 def test_what_an_interval_of_evaluations_comes_to_is_said(every, interval, train_batch, versions, advice):
     found = stage("rft", explorer__eval_interval=every, synchronizer__sync_interval=interval,
                   buffer__train_batch_size=train_batch)
-    assert evaluated_versions(found) == versions
+    assert evaluated_versions(every, rft_schedule(found, 1000), None) == versions
     (note,) = step_notes(found)
     wording(note, advice)
 
@@ -26,7 +28,7 @@ def test_no_step_beyond_the_last_is_spoken_of():
     which 6 is a multiple of 3: the one evaluation. Every 12, the next distance that fits, is more than there are."""
     found = stage("rft", explorer__eval_interval=5, synchronizer__sync_interval=3, synchronizer__sync_offset=0,
                   buffer__train_batch_size=128, buffer__total_steps=10, algorithm__optimizer__lr_warmup_steps=0)
-    assert evaluated_versions(found) == [6]
+    assert evaluated_versions(5, rft_schedule(found, 1), 8) == [6]
     (note,) = step_notes(found)
     wording(note, "6 are")
     (note,) = step_notes(found.but("explorer.eval_interval", 7))

@@ -6,7 +6,7 @@ import pytest
 
 from ouroboros.pipeline.check.named_functions import wrong_arguments
 from ouroboros.pipeline.check.preflight import check
-from ouroboros.pipeline.check.turn_rules import unfit_turns
+from ouroboros.pipeline.check.stage import unfit_turns
 from ouroboros.pipeline.check.workload import disk, row_bytes
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.store.errors import Problem
@@ -40,9 +40,8 @@ def test_without_room_a_second_turn_would_never_come():
 @pytest.mark.parametrize(("name", "value"), [
     ("max_env_steps", 0), ("max_env_steps", True), ("max_env_steps", "3"), ("feedback", 3)])
 def test_arguments_of_the_wrong_kind(name, value):
-    (problem,) = found(RETRY, ROOM, {f"{SOURCE}.taskset.workflow_args": {name: value}})
-    assert places([problem]) == [f"rft: {SOURCE}.taskset.workflow_args.{name}"]
-    assert problem.found == value
+    (problem,) = wrong_arguments(changed({**RETRY, **ROOM, f"{SOURCE}.taskset.workflow_args": {name: value}}))
+    assert problem.key == f"{SOURCE}.taskset.workflow_args.{name}"
 
 
 def test_arguments_that_a_workflow_does_not_have(tmp_path, monkeypatch):

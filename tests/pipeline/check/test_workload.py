@@ -100,14 +100,11 @@ def test_where_all_checkpoints_are_kept_their_number_follows_from_the_steps_or_i
     assert found.total == one + found.versions  # at least
 
 
-def test_a_critic_is_in_every_checkpoint():
+def test_a_critic_is_in_every_checkpoint_and_an_untied_head_is_a_parameter_like_others():
     """float32: 16 bytes for each of its parameters: no head (TIED's is its embedding), one of 4 weights and a bias."""
     plain, critic = (disk(stage("rft", algorithm__advantage_fn=name), TIED, 4) for name in ("grpo", "ppo"))
     assert critic.checkpoints - plain.checkpoints == 3 * 16 * (P + 5)
     assert critic.versions == plain.versions
-
-
-def test_an_untied_head_is_a_parameter_like_others():
     assert disk(stage("rft", synchronizer__publish="full"), TOY, 2).versions == 2 * 2 * (P + 40)
 
 

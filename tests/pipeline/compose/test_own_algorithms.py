@@ -142,6 +142,14 @@ def test_a_file_that_is_no_yaml_is_named_with_the_line():
     assert "line" in problem
 
 
+def test_an_argument_that_the_function_does_not_have_is_found_and_a_kl_has_those_of_all():
+    (problem,) = bad("algorithm.policy_loss_fn=own.parts:loss", "algorithm.policy_loss_fn_args.sharp=1")
+    assert problem.key == "algorithm.policy_loss_fn_args"
+    assert "'sharpness'?" in problem
+    given = ["algorithm.kl_loss_fn=own.parts:kl", "algorithm.kl_loss_fn_args.kl_coef=0.1"]
+    assert preflight.check(compose(given)).problems == []
+
+
 @pytest.mark.parametrize(("override", "words"), [
     ("policy_loss_fn=own.parts:lost", "'loss'?"), ("policy_loss_fn=own.part:loss", "'own.parts'?"),
     ("policy_loss_fn=own.parts:asks", "'advantages'?"), ("policy_loss_fn=own.parts:anything", "**"),
@@ -152,17 +160,6 @@ def test_a_function_that_does_not_fit_is_found_before_a_run(override, words):
     (problem,) = bad(f"algorithm.{override}")
     assert problem.key == f"algorithm.{override.partition('=')[0]}"
     assert words in problem
-
-
-def test_an_argument_that_the_function_does_not_have_is_found():
-    (problem,) = bad("algorithm.policy_loss_fn=own.parts:loss", "algorithm.policy_loss_fn_args.sharp=1")
-    assert problem.key == "algorithm.policy_loss_fn_args"
-    assert "'sharpness'?" in problem
-
-
-def test_a_kl_of_the_users_own_has_the_arguments_of_all():
-    given = ["algorithm.kl_loss_fn=own.parts:kl", "algorithm.kl_loss_fn_args.kl_coef=0.1"]
-    assert preflight.check(compose(given)).problems == []
 
 
 def test_offline_training_and_pairs_are_checked_too():

@@ -79,6 +79,9 @@ def values(words: list[str], *keys: str) -> list[list]:
     (["explorer.env_vars={A: 1, B: '${.A}'}", "stages.rft.explorer.env_vars.A=2"], ["explorer.env_vars"],
      [[{"A": 1, "B": 1}], [{"A": 2, "B": 2}]]),
     (["stages.rft.buffer.batch_size=${..seed}", "stages.rft.seed=8"], [SIZE], [[256], [8]]),
+    # a section over a named one, merged with it
+    (["explorer.env_vars=${monitor.monitor_args}", "monitor.monitor_args={A: 1, B: 2}",
+      "stages.rft.explorer.env_vars={C: 3}"], ["explorer.env_vars"], [[{"A": 1, "B": 2}], [{"A": 1, "B": 2, "C": 3}]]),
     # inside lists
     (["algorithm.optimizer.betas=[0.5,${.0}]", "stages.rft.algorithm.optimizer.betas=[0.7,${..betas[0]}]"],
      ["algorithm.optimizer.betas"], [[[0.5, 0.5]], [[0.7, 0.7]]]),

@@ -26,6 +26,12 @@ def test_a_text_keeps_its_letters_on_the_command_line(text):
             at(rft, f"{COLUMN}.response_key"), str(rft.explorer.env_vars["COMMIT"])] == [text] * 6
 
 
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_that_may_be_null_keeps_its_letters(text):
+    config, _ = judged([f"model.model_path={text}", f"stages.sft.model.critic_model_path={text}"])
+    assert [config.model.model_path, effective(config, config.stages[0]).model.critic_model_path] == [text] * 2
+
+
 LOST = ["1e5", "12e4567", "1_000", "1.50", "NaN"]  # Hydra hands on 100000.0, inf, 1000, 1.5, nan
 
 

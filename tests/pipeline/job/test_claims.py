@@ -45,8 +45,9 @@ def test_stages_side_by_side_hold_different_ones_and_what_one_gives_back_the_nex
         assert taken(monkeypatch) == "2"
         with claimed(KINDS["train"], settings(2), str(tmp_path), LOG):
             assert taken(monkeypatch) == "3,5"
-    with claimed(KINDS["offline"], settings(2), str(tmp_path), LOG):
-        assert taken(monkeypatch) == "2,3"
+    for kind, at_most in (("offline", None), ("train", 2)):
+        with claimed(KINDS[kind], settings(2, at_most=at_most), str(tmp_path), LOG):
+            assert taken(monkeypatch) == "2,3"
 
 
 def test_a_stage_waits_until_enough_are_free(tmp_path, monkeypatch, caplog):
@@ -67,11 +68,6 @@ def test_a_stage_waits_until_enough_are_free(tmp_path, monkeypatch, caplog):
     thread.join(5)
     assert seen == ["2,5,7"] or seen == ["2,3,5"]  # it kept 5 and 7 while it waited
     wording(caplog.text, "1 of", "3 GPUs")
-
-
-def test_only_the_first_so_many_of_a_machine_are_given_out(tmp_path, monkeypatch):
-    with claimed(KINDS["train"], settings(2, at_most=2), str(tmp_path), LOG):
-        assert taken(monkeypatch) == "2,3"
 
 
 def test_jobs_of_slurm_do_not_wait_for_each_others_numbers(tmp_path, monkeypatch):

@@ -45,19 +45,30 @@ def test_a_stage_that_is_done_has_a_manifest_and_is_not_done_twice(stage, monkey
     def work(context):
         calls.append(context.config.seed)
         context.made["rows"] = 7
+        context.earlier_seconds = 100.0
 
+    (stage / ".raw.parquet.77.tmp").touch()
     start(stage, work, monkeypatch)
     start(stage, work, monkeypatch)
     manifest = files.read_json(stage / files.MANIFEST)
     assert calls == [1]
     assert (manifest["name"], manifest["identity"], manifest["rows"]) == ("tasks", "0123abcd", 7)
+    assert 100 <= manifest["seconds"] < 101  # with those of earlier lives
     assert "already complete" in log(stage)
-
-
-def test_leftovers_are_removed_before_the_work(stage, monkeypatch):
-    (stage / ".raw.parquet.77.tmp").touch()
-    start(stage, lambda context: None, monkeypatch)
     assert not list(stage.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(("ends", "code", "reason"), [
+    (lambda: 1 / 0, 1, "ZeroDivisionError: division by zero"), (lambda: sys.exit(0), 1, "SystemExit: 0"),
+    (lambda: sys.exit(3), 1, "SystemExit: 3")])
+def test_a_mistake_of_ours_or_an_exit_of_user_code_is_a_traceback_and_exit_code_1(
+        stage, monkeypatch, ends, code, reason):
+    with pytest.raises(SystemExit) as ended:
+        start(stage, lambda context: ends(), monkeypatch)
+    assert ended.value.code == code
+    assert reason.partition(":")[0] in log(stage)
+    assert (stage / "stage.error").read_text().startswith(f"{reason} (tests/pipeline/job/test_process.py:")
+    assert not files.is_complete(stage)
 
 
 def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(stage, monkeypatch, capsys):
@@ -75,24 +86,7 @@ def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(stage, monkeypatch
     assert not files.is_complete(stage)
 
 
-def test_a_mistake_of_ours_is_a_traceback_and_exit_code_1(stage, monkeypatch):
-    with pytest.raises(SystemExit) as ended:
-        start(stage, lambda context: 1 / 0, monkeypatch)
-    assert ended.value.code == 1
-    assert "ZeroDivisionError" in log(stage)
-
-
-@pytest.mark.parametrize("code", [0, 3])
-def test_a_stage_whose_code_calls_exit_fails_with_the_line_of_it(stage, monkeypatch, code):
-    with pytest.raises(SystemExit) as ended:
-        start(stage, lambda context: sys.exit(code), monkeypatch)
-    assert ended.value.code == 1
-    assert (stage / "stage.error").read_text().startswith(f"SystemExit: {code} (tests/pipeline/job/test_process.py:")
-    assert not files.is_complete(stage)
-
-
 def test_what_user_code_raises_keeps_its_secrets_out_of_the_log(stage, monkeypatch, capsys):
-    """The values of variables that are secret by their name."""
     monkeypatch.setenv("OURO_TEST_TOKEN", "hush-hush")
 
     def work(context):
@@ -118,14 +112,6 @@ def test_a_stage_that_is_asked_to_end_does_so_without_a_traceback(stage, monkeyp
     assert ended.value.code == code
     assert f"tasks: interrupted by {number.name}\n" in capsys.readouterr().err
     assert (stage / "stage.error").read_text().startswith(f"interrupted by {number.name}\n")
-
-
-def test_the_seconds_of_earlier_lives_count(stage, monkeypatch):
-    def work(context):
-        context.earlier_seconds = 100.0
-
-    start(stage, work, monkeypatch)
-    assert 100 <= files.read_json(stage / files.MANIFEST)["seconds"] < 101
 
 
 def test_a_directory_without_a_specification_is_refused(tmp_path, monkeypatch, capsys):
@@ -246,12 +232,9 @@ def test_the_commit_is_one():
     assert commit() == "unknown" or len(commit().removesuffix("+dirty")) == 12
 
 
-def test_waiting_returns_the_seconds(tmp_path):
+def test_waiting_returns_the_seconds_or_says_for_what(tmp_path):
     (tmp_path / "there").touch()
     assert wait_for(tmp_path / "there", 0.0, "it", tmp_path / "log") < 5
-
-
-def test_waiting_ends_and_says_for_what(tmp_path):
     begin = time.perf_counter()
     with refuses(StageError, "0 s", "(synchronizer.sync_timeout)", "step 3", "here"):
         wait_for(tmp_path / "here", 0.05, "explorer step 3", tmp_path / "explorer.log")

@@ -20,19 +20,21 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("seconds", "text"), [
-    (0.61, "0.6 s"), (42.4, "42 s"), (59.9, "60 s"), (125, "2:05"), (3725, "1:02:05")])
-def test_durations_read_as_a_person_says_them(seconds, text):
-    assert duration(seconds) == text
+@pytest.mark.parametrize(("shown", "value", "text"), [
+    *((duration, seconds, text) for seconds, text in ((0.61, "0.6 s"), (42.4, "42 s"), (59.9, "60 s"), (125, "2:05"),
+                                                      (3725, "1:02:05"))),
+    *((thousands, value, text) for value, text in ((950, "950"), (8500, "8.5k"), (21000, "21k"), (1.2e6, "1.2M")))])
+def test_numbers_read_as_a_person_says_them(shown, value, text):
+    assert shown(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(950, "950"), (8500, "8.5k"), (21000, "21k"), (1.2e6, "1.2M")])
-def test_large_numbers_keep_two_digits(value, text):
-    assert thousands(value) == text
-
-
-def test_a_step_line_holds_every_number_with_its_unit():
+def test_a_step_line_holds_every_number_with_its_unit_and_how_good_the_weights_last_were():
     wording(step_line(RFT, 250, 145), "12/250", "3.0e-04", "8.5k tokens/s", "30k tokens/s")
+    scores = [row(Score, taskset="test", metric=metric, step=10, value=0.38, low=0.35, high=0.41)
+              for metric in ("greedy_accuracy", "sampled_accuracy")]
+    wording(step_line(RFT, evaluated=scores), "48.1%", "38% [35, 41]", "step 10")
+    sft = row(Step, step=3, loss=1.5, grad_norm=2.0, trained_tokens=500, train_seconds=1.0, seconds=1.25)
+    wording(step_line(sft, 200), "3/200", "1.5000", "2.000", "500 tokens/s")  # parts that took no part are left out
 
 
 def test_groups_that_were_replaced_or_are_missing_are_told_where_there_are_any():
@@ -42,17 +44,6 @@ def test_groups_that_were_replaced_or_are_missing_are_told_where_there_are_any()
     rollout = row(Rollout, rows=512, failed_rows=3, resampled_groups=12, resample_rounds=1, missing_groups=0)
     wording(row_words(rollout), "512", "3 failed", "12 groups", "replaced")
     assert row_words(row(Rollout, rows=8)) == "8 rows"
-
-
-def test_a_step_line_says_how_good_the_weights_last_were():
-    scores = [row(Score, taskset="test", metric=metric, step=10, value=0.38, low=0.35, high=0.41)
-              for metric in ("greedy_accuracy", "sampled_accuracy")]
-    wording(step_line(RFT, evaluated=scores), "48.1%", "38% [35, 41]", "step 10")
-
-
-def test_parts_that_took_no_part_are_left_out():
-    sft = row(Step, step=3, loss=1.5, grad_norm=2.0, trained_tokens=500, train_seconds=1.0, seconds=1.25)
-    wording(step_line(sft, 200), "3/200", "1.5000", "2.000", "500 tokens/s")
 
 
 def test_every_step_is_in_the_log_file_but_few_are_on_a_pipe(tmp_path, monkeypatch):
@@ -74,13 +65,6 @@ def test_a_terminal_gets_a_bar_and_no_lines(tmp_path, monkeypatch):
         progress.step(row(Step, step=2))
     assert "2/2 steps" in terminal.getvalue()
     assert "\n" not in terminal.getvalue().rstrip("\n")
-
-
-def test_other_work_is_counted_in_its_own_unit(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
-    with Progress(open_log(tmp_path / "stage.log", "evaluate", "INFO"), 300, "rows", "evaluate") as progress:
-        progress.advance(100, "greedy")
-    wording(pipe.getvalue(), "100/300")
 
 
 def test_time_left_is_judged_by_this_life_of_the_stage(tmp_path, monkeypatch):

@@ -32,30 +32,29 @@ def published(schedule: Schedule) -> list[int]:
     return [t for t in range(1, schedule.total_steps + 1) if schedule.publishes(t)]
 
 
-def test_on_policy():
-    """One train batch per explorer step: step s is made by what trainer step s - 1 left."""
-    schedule = Schedule(8, 8, sync_interval=1, sync_offset=0, total_steps=5)
-    assert schedule.explorer_steps == 5
-    assert versions(schedule) == [0, 1, 2, 3, 4]
-    assert published(schedule) == [1, 2, 3, 4]  # nobody asks for 5
-    assert [schedule.slots(t) for t in (1, 2, 5)] == [(0, 8), (8, 16), (32, 40)]
-    assert [schedule.last_explorer_step(t) for t in (1, 2, 5)] == [1, 2, 5]
+# rows of an explorer step and of a train batch, sync_interval, sync_offset, trainer steps -> weights of each explorer
+# step, and what is published: only what is asked for
+@pytest.mark.parametrize(("numbers", "expected", "handed_over"), [
+    ((8, 8, 1, 0, 5), [0, 1, 2, 3, 4], [1, 2, 3, 4]),  # on-policy: nobody asks for 5
+    ((8, 8, 1, 1, 5), [0, 0, 1, 2, 3], [1, 2, 3]),  # one step off
+    ((32, 8, 4, 0, 12), [0, 4, 8], [4, 8]),  # as in veRL: all four updates of a rollout, then the handover
+    ((8, 8, 4, 0, 10), [0] * 4 + [4] * 4 + [8] * 2, [4, 8]),
+    ((2, 6, 1, 0, 3), [0, 0, 0, 1, 1, 1, 2, 2, 2], [1, 2]),  # trainer step t needs explorer steps 3t-2 .. 3t
+    # after 4, 8, 12 updates the last multiples of 3 are 3, 6, 12; when step 4 may begin, 12 is there, so 9 is not asked
+    ((4, 1, 3, 0, 16), [0, 3, 6, 12], [3, 6, 12]),
+    ((8, 2, 1, 0, 10), [0, 4, 8], [4, 8])])  # 20 rows from steps of 8: of the third a half is used
+def test_the_weights_of_explorer_steps(numbers, expected, handed_over):
+    schedule = Schedule(*numbers)
+    assert schedule.explorer_steps == len(expected)
+    assert (versions(schedule), published(schedule)) == (expected, handed_over)
 
 
-def test_one_step_off():
-    schedule = Schedule(8, 8, sync_interval=1, sync_offset=1, total_steps=5)
-    assert versions(schedule) == [0, 0, 1, 2, 3]
-    assert published(schedule) == [1, 2, 3]
-
-
-def test_four_mini_batches_a_rollout_as_in_verl():
-    """R = 4 B and sync_interval 4: all four updates of a rollout batch, then the handover; on-policy at its first."""
-    schedule = Schedule(32, 8, sync_interval=4, sync_offset=0, total_steps=12)
-    assert schedule.explorer_steps == 3
-    assert versions(schedule) == [0, 4, 8]
-    assert published(schedule) == [4, 8]
-    assert [schedule.last_explorer_step(t) for t in range(1, 13)] == [1] * 4 + [2] * 4 + [3] * 4
-    assert schedule.slots(6) == (40, 48)
+def test_the_rows_of_trainer_steps_and_the_explorer_steps_that_they_need():
+    assert [Schedule(8, 8, 1, 0, 5).slots(t) for t in (1, 2, 5)] == [(0, 8), (8, 16), (32, 40)]
+    assert Schedule(2, 6, 1, 0, 3).slots(2) == (6, 12)
+    assert [Schedule(8, 8, 1, 0, 5).last_explorer_step(t) for t in (1, 2, 5)] == [1, 2, 5]
+    assert [Schedule(32, 8, 4, 0, 12).last_explorer_step(t) for t in range(1, 13)] == [1] * 4 + [2] * 4 + [3] * 4
+    assert [Schedule(8, 8, 4, 0, 10).last_with_same_weights(s) for s in (1, 4, 5, 9, 10)] == [4, 4, 8, 10, 10]
 
 
 def evaluated(schedule: Schedule, interval: int) -> list[tuple[int, int]]:
@@ -86,36 +85,6 @@ def test_an_explorer_alone_stays_with_the_weights_it_begins_with():
         rollout_schedule(config, 0)
 
 
-def test_sync_interval_four_with_equal_batches():
-    """Weights stay for four explorer steps: 0 for 1..4, 4 for 5..8, 8 for 9 and 10."""
-    schedule = Schedule(8, 8, sync_interval=4, sync_offset=0, total_steps=10)
-    assert versions(schedule) == [0] * 4 + [4] * 4 + [8] * 2
-    assert published(schedule) == [4, 8]
-    assert [schedule.last_with_same_weights(s) for s in (1, 4, 5, 9, 10)] == [4, 4, 8, 10, 10]
-
-
-def test_a_train_batch_over_three_explorer_steps():
-    """B = 3 R: trainer step t needs explorer steps 3t-2 .. 3t, and the step after them is made by version t."""
-    schedule = Schedule(2, 6, sync_interval=1, sync_offset=0, total_steps=3)
-    assert schedule.explorer_steps == 9
-    assert versions(schedule) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert published(schedule) == [1, 2]
-    assert schedule.slots(2) == (6, 12)
-
-
-def test_an_interval_that_does_not_divide_the_updates_of_a_rollout():
-    """R = 4 B, interval 3: after 4, 8, 12 updates the last multiples of 3 are 3, 6, 12."""
-    schedule = Schedule(4, 1, sync_interval=3, sync_offset=0, total_steps=16)
-    assert versions(schedule) == [0, 3, 6, 12]
-    assert published(schedule) == [3, 6, 12]  # 9 is never asked for: when step 4 may begin, 12 is there
-
-
-def test_the_last_explorer_step_may_serve_a_rest():
-    """10 updates of 2 rows from steps of 8: 20 rows, so 3 explorer steps, the third half used."""
-    schedule = Schedule(8, 2, sync_interval=1, sync_offset=0, total_steps=10)
-    assert schedule.explorer_steps == 3
-
-
 def test_colocated_with_an_offset_the_trainer_waits_until_the_explorer_sleeps():
     """versions 0 0 1 2 3: with version 0 steps 1 and 2 are made, with 1 step 3: so trainer step 2 waits for step 3."""
     schedule = Schedule(8, 8, sync_interval=1, sync_offset=1, total_steps=5)
@@ -144,26 +113,22 @@ def test_staleness_repeats_after_the_typical_steps(numbers, last):
 
 def test_rules():
     for schedule in EVERY:
-        assert_rules(schedule)
-
-
-def assert_rules(schedule):
-    asked = versions(schedule)
-    # exactly what is asked for is published
-    assert published(schedule) == sorted(set(asked) - {0}), schedule
-    assert asked == sorted(asked)
-    assert all(version % schedule.sync_interval == 0 for version in asked)
-    for s, version in enumerate(asked, start=1):
-        # no deadlock: these weights need no rows of step s or later, and leave the explorer its offset
-        assert schedule.last_explorer_step(version) <= max(s - 1 - schedule.sync_offset, 0)
-        same = [x for x, other in enumerate(asked, start=1) if other == version]
-        assert schedule.last_with_same_weights(s) == same[-1]
-    # every row is trained on once, and a batch is whole when its last explorer step is
-    rows = [p for t in range(1, schedule.total_steps + 1) for p in range(*schedule.slots(t))]
-    assert rows == list(range(schedule.total_steps * schedule.rows_per_trainer_step))
-    for t in range(1, schedule.total_steps + 1):
-        last_row = schedule.slots(t)[1] - 1
-        assert schedule.last_explorer_step(t) == last_row // schedule.rows_per_explorer_step + 1
+        asked = versions(schedule)
+        # exactly what is asked for is published
+        assert published(schedule) == sorted(set(asked) - {0}), schedule
+        assert asked == sorted(asked)
+        assert all(version % schedule.sync_interval == 0 for version in asked)
+        for s, version in enumerate(asked, start=1):
+            # no deadlock: these weights need no rows of step s or later, and leave the explorer its offset
+            assert schedule.last_explorer_step(version) <= max(s - 1 - schedule.sync_offset, 0)
+            same = [x for x, other in enumerate(asked, start=1) if other == version]
+            assert schedule.last_with_same_weights(s) == same[-1]
+        # every row is trained on once, and a batch is whole when its last explorer step is
+        rows = [p for t in range(1, schedule.total_steps + 1) for p in range(*schedule.slots(t))]
+        assert rows == list(range(schedule.total_steps * schedule.rows_per_trainer_step))
+        for t in range(1, schedule.total_steps + 1):
+            last_row = schedule.slots(t)[1] - 1
+            assert schedule.last_explorer_step(t) == last_row // schedule.rows_per_explorer_step + 1
 
 
 @pytest.mark.parametrize("colocated", [False, True])

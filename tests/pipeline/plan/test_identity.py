@@ -38,6 +38,11 @@ def test_the_same_configuration_has_the_same_identities(tmp_path):
     ("seed", 2, ALL),
     ("name", "other", {"report"}),
     ("repetition", 7, {"sft", "evaluate_sft", "rft", "evaluate_rft", "report"}),
+    ("model.custom_chat_template", "x", {"sft"} | AFTER_SFT),
+    ("model.enable_thinking", False, {"sft"} | AFTER_SFT),
+    # steps that do not wait for all tasks, and answers that go on under newer weights
+    ("explorer.over_rollout.ratio", 0.25, {"rft", "evaluate_rft", "report"}),
+    ("explorer.partial_rollout", True, {"rft", "evaluate_rft", "report"}),
 ])
 def test_what_re_runs_what(tmp_path, key, value, expected):
     assert re_run(tmp_path, {key: value}) == expected
@@ -49,7 +54,9 @@ def test_what_only_says_how_re_runs_nothing(tmp_path):
         "trainer.ranks": 2, "trainer.zero_stage": 3, "trainer.max_token_len_per_gpu": 999, "trainer.save_interval": 7,
         "trainer.attention": "padded", "trainer.enable_gradient_checkpointing": True, "mode": "colocate",
         "explorer.rollout_model.gpu_memory_utilization": 0.5, "synchronizer.sync_timeout": 9.0, "log.level": "DEBUG",
-        "explorer.max_failed_ratio": 0.9, "continue_from_checkpoint": False,
+        "explorer.max_failed_ratio": 0.9, "continue_from_checkpoint": False, "model.min_response_tokens": 0,
+        "model.repetition_penalty": 1.0, "model.enable_prompt_truncation": True,
+        "explorer.over_rollout.wait_after_min": 30.0, "explorer.runner_concurrency": "auto",
     }) == set()
 
 
@@ -119,10 +126,6 @@ def test_a_chat_template_counts_by_its_content(tmp_path):
     assert of("a.jinja", "one") == of("b.jinja", "one")
     first, second = of("a.jinja", "one"), of("a.jinja", "two")
     assert {n for n in first if first[n] != second[n]} == {"sft"} | AFTER_SFT
-    for key, value in (("custom_chat_template", "x"), ("enable_thinking", False)):
-        assert re_run(tmp_path, {f"model.{key}": value}) == {"sft"} | AFTER_SFT
-    for key, value in (("min_response_tokens", 0), ("repetition_penalty", 1.0), ("enable_prompt_truncation", True)):
-        assert re_run(tmp_path, {f"model.{key}": value}) == set()
 
 
 def model(path: Path, *names: str) -> Path:
@@ -186,16 +189,3 @@ def test_updates_of_a_reference_that_nothing_asks_are_in_no_identity(tmp_path):
         mixed = {**asks, "trainer.reference_update.mix": 0.5}
         assert identities(tmp_path, mixed) == identities(tmp_path, asks)
         assert identities(tmp_path, {**mixed, **update})["rft"] != identities(tmp_path, {**asks, **update})["rft"]
-
-
-def test_steps_that_do_not_wait_for_all_tasks_are_another_stage_and_an_idle_wait_is_not(tmp_path):
-    assert "rft" in re_run(tmp_path, {"explorer.over_rollout.ratio": 0.25})
-    assert "sft" not in re_run(tmp_path, {"explorer.over_rollout.ratio": 0.25})
-    assert re_run(tmp_path, {"explorer.over_rollout.wait_after_min": 30.0}) == set()
-    assert re_run(tmp_path, {"explorer.runner_concurrency": "auto"}) == set()
-
-
-def test_answers_that_go_on_under_newer_weights_make_another_stage(tmp_path):
-    found = re_run(tmp_path, {"explorer.partial_rollout": True})
-    assert "rft" in found
-    assert "sft" not in found

@@ -139,34 +139,25 @@ def test_a_stage_may_bring_its_own_model_and_its_own_tasks(tmp_path):
     assert found["curate_more"] == {"tasks": "tasks_more"}
 
 
-def test_another_seed_of_a_stage_trains_anew_on_the_same_tasks(tmp_path):
-    assert re_run(tmp_path, {"stages.rft.seed": 7}) == {"rft", "evaluate_rft", "report"}
-
-
-def test_what_a_stage_waits_for_is_not_in_its_identity(tmp_path):
-    def of(after):
-        plan = planned(tmp_path, {"stages": [{"stage_name": "a", **SFT}, {"stage_name": "b", **SFT, "after": []},
-                                             {"stage_name": "c", "after": after}]})
-        return next(s.identity for s in plan.stages if s.name == "c")
-
-    assert of(["a", "b"]) == of("a") == of(["a"])
-
-
 def kinds(root: Path, stages: list, values: dict | None = None) -> dict[str, str]:
     return {s.name: s.kind for s in planned(root, {"stages": stages, **(values or {})}).stages}
 
 
 LOOK, LEARN = {"stage_name": "look", "mode": "explore"}, {"stage_name": "learn", "mode": "train"}
+TWO = [{"stage_name": "sft", **SFT}, {"stage_name": "b", **SFT, "after": []}]
 
 
 def test_what_one_stage_explored_another_trains_on(tmp_path):
-    """look makes no model: learn begins with what look began with, and evaluations follow what is trained."""
+    """look makes no model: learn begins with what look began with, and evaluations follow what is trained. A stage that
+    trains on something else waits for it."""
     found = reads(tmp_path, [{"stage_name": "sft", **SFT}, LOOK, LEARN])
     assert found["look"] == {"tasks": "curate", "model": "sft"}
     assert found["learn"] == {"experience": "look", "model": "sft"}
     made = kinds(tmp_path, [{"stage_name": "sft", **SFT}, LOOK, LEARN])
     assert [name for name, kind in made.items() if kind == "evaluate"] == ["evaluate_sft", "evaluate_learn"]
     assert (made["look"], made["learn"]) == ("rollout", "offline")
+    after = reads(tmp_path, [LOOK, {"stage_name": "sft", **SFT}])
+    assert after["sft"] == {"tasks": "curate", "model": "model", "waits": "look"}
 
 
 def test_training_begins_with_what_was_trained_though_a_stage_that_only_explores_is_named_first(tmp_path):
@@ -178,20 +169,21 @@ def test_training_begins_with_what_was_trained_though_a_stage_that_only_explores
         assert found["learn"] == {"experience": "look", "model": "sft"}
 
 
-def test_a_stage_waits_for_one_that_only_explores(tmp_path):
-    found = reads(tmp_path, [LOOK, {"stage_name": "sft", **SFT}])
-    assert found["sft"] == {"tasks": "curate", "model": "model", "waits": "look"}
-
-
-def test_how_what_was_explored_is_trained_on_does_not_explore_anew(tmp_path):
+@pytest.mark.parametrize(("stages", "values", "changed"), [
+    ([LOOK, LEARN], {"algorithm.optimizer.lr": 1e-5, "algorithm.policy_loss_fn_args": {"clip_range_low": 0.1}},
+     {"learn", "evaluate_learn"}),  # what was explored stays
+    ([LOOK, LEARN], {"buffer.batch_size": 32}, {"look", "learn", "evaluate_learn"}),
+    ([{"stage_name": "rft"}], {"stages": [{"stage_name": "rft", "seed": 7}]}, {"rft", "evaluate_rft"}),
+    # what a stage only waits for
+    ([*TWO, {"stage_name": "c", "after": ["sft", "b"]}], {"stages": [*TWO, {"stage_name": "c", "after": "sft"}]},
+     set()),
+])
+def test_which_stages_a_change_makes_again(tmp_path, stages, values, changed):
     def of(values):
-        return {s.name: s.identity for s in planned(tmp_path, {"stages": [LOOK, LEARN], **values}).stages}
+        return {s.name: s.identity for s in planned(tmp_path, values).stages}
 
-    before = of({})
-    after = of({"algorithm.optimizer.lr": 1e-5, "algorithm.policy_loss_fn_args": {"clip_range_low": 0.1}})
-    assert {name for name in before if before[name] != after[name]} == {"learn", "evaluate_learn", "report"}
-    seen = of({"buffer.batch_size": 32})
-    assert {name for name in before if before[name] != seen[name]} == {"look", "learn", "evaluate_learn", "report"}
+    before, after = of({"stages": stages}), of({"stages": stages, **values})
+    assert {name for name in before if before[name] != after[name]} - {"report"} == changed
 
 
 def test_a_bench_evaluates_what_stands_before_it(tmp_path):
@@ -241,14 +233,10 @@ def test_the_steps_of_a_bench_must_be_kept(tmp_path):
         planned(tmp_path, asked | {"explorer.bench_steps": [5, 7]})
 
 
-def test_planning_alone_writes_no_run(tmp_path):
-    planned(tmp_path)
+def test_freezing_writes_what_stages_read_and_a_view_of_links_and_planning_alone_no_run(tmp_path):
+    plan = planned(tmp_path)
     assert not (tmp_path / "runs").exists()
     assert not list((tmp_path / "store").glob("*-*"))
-
-
-def test_freezing_writes_what_stages_read_and_a_view_of_links(tmp_path):
-    plan = planned(tmp_path)
     plan.freeze()
     for stage in plan.stages:
         link = tmp_path / "runs" / "ouroboros" / "countdown" / "stages" / stage.name
@@ -256,10 +244,6 @@ def test_freezing_writes_what_stages_read_and_a_view_of_links(tmp_path):
         assert link.resolve() == Path(stage.directory).resolve()
         assert not os.path.isabs(os.readlink(link))
         assert not files.is_complete(link)
-
-
-def test_freezing_another_configuration_shows_the_stages_of_that_one(tmp_path):
-    planned(tmp_path).freeze()
     other = planned(tmp_path, {EVALS: []})
     other.freeze()
     assert sorted(p.name for p in (other.view / "stages").iterdir()) == sorted(s.name for s in other.stages)

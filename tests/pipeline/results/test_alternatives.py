@@ -39,18 +39,16 @@ def refused(run, *overrides, **values) -> str:
     return str(caught.value)
 
 
-def test_every_combination_is_an_alternative(run):
+def test_every_combination_is_an_alternative_and_a_name_may_be_spelt_as_for_a_run(run):
     found = made(run, "algorithm=gspo,dapo", "algorithm.kl_loss_fn=none,k2")
     assert list(found) == ["algorithm=gspo,kl_loss_fn=none", "algorithm=gspo,kl_loss_fn=k2",
                            "algorithm=dapo,kl_loss_fn=none", "algorithm=dapo,kl_loss_fn=k2"]
     assert [section.policy_loss_fn for section in found.values()] == ["gspo", "gspo", "ppo", "ppo"]
     assert found["algorithm=dapo,kl_loss_fn=k2"].policy_loss_fn_args["clip_range_high"] == 0.28
-
-
-def test_a_name_may_be_spelt_as_for_a_run(run):
     for key in ("algorithm", "algorithm.algorithm_type"):
         (found,) = made(run, f"{key}=gspo-token").values()
         assert (found.algorithm_type, found.policy_loss_fn) == ("gspo_token", "gspo_token")
+    assert made(run) == {}
 
 
 def test_what_no_type_says_stays_and_groups_are_as_they_were(run):
@@ -77,14 +75,11 @@ def test_a_type_that_is_named_is_tried_with_all_its_parts(run, place):
     assert found["algorithm=topr"].advantage_fn == "reinforce"
 
 
-def test_a_type_with_a_part_of_another_is_said_in_the_same_alternative(run):
+def test_a_type_with_a_part_of_another_is_said_in_the_same_alternative_and_without_a_type_the_runs_parts_stay(run):
     (found,) = made(run, "algorithm=dapo", "algorithm.kl_loss_fn=k2",
                     "algorithm.policy_loss_fn_args.clip_range_low=0.1", algorithm__kl_loss_fn="k3").values()
     assert found.kl_loss_fn == "k2"
     assert found.policy_loss_fn_args == {"clip_range_low": 0.1, "clip_range_high": 0.28}
-
-
-def test_without_a_type_the_runs_own_parts_stay(run):
     (found,) = made(run, "algorithm.policy_loss_fn=gspo", algorithm__kl_loss_fn="k3",
                     algorithm__advantage_fn_args={"epsilon": 0.5}).values()
     assert (found.kl_loss_fn, found.advantage_fn_args) == ("k3", {"epsilon": 0.5})
@@ -97,10 +92,6 @@ def test_arguments_of_another_function_are_left_behind(run):
         assert found.policy_loss_fn_args == {}
         (same,) = made(run, "algorithm.policy_loss_fn_args.clip_ratio_c=5", **{key: {"clip_range": 0.1}}).values()
         assert same.policy_loss_fn_args == {"clip_range": 0.1, "clip_ratio_c": 5}
-
-
-def test_without_overrides_there_is_none(run):
-    assert made(run) == {}
 
 
 @pytest.mark.parametrize(("override", "words"), [

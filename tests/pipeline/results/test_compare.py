@@ -99,18 +99,15 @@ def test_the_command_prints_the_forms_and_writes_the_page(swept, capsys, form):
     assert (swept / "runs/toy/s/compare.html").exists()
 
 
-def test_the_latest_sweep_is_the_default(swept, tmp_path, capsys):
+def test_the_latest_sweep_is_the_default_and_without_one_all_runs(swept, tmp_path, capsys):
     assert cli.main(["compare", "--root", str(swept)]) == 0
     assert "toy/s-lr=2" in capsys.readouterr().out
-    assert cli.main(["compare", "--root", str(tmp_path / "empty")]) == 2
-    assert "no run below" in capsys.readouterr().err
-
-
-def test_without_sweeps_all_runs_are_compared(swept, capsys):
     (swept / "runs/toy/s/sweep.json").unlink()
     assert cli.main(["compare", "--root", str(swept)]) == 0
     shown = capsys.readouterr().out
     assert all(f"toy/s-lr={lr}" in shown for lr in (1, 2, 3, 4))
+    assert cli.main(["compare", "--root", str(tmp_path / "empty")]) == 2
+    assert "no run below" in capsys.readouterr().err
 
 
 def test_the_page_stands_alone_marks_what_is_incomplete_and_links_reports(swept):
@@ -166,20 +163,17 @@ def label(shown) -> str:
     return re.search(r'aria-label="([^"]*)"', shown["svg"]).group(1)
 
 
-def test_one_thing_that_differs_is_a_scatter():
-    wording(label(picture("p", rows(({"lr": "1e-6"}, 0.5), ({"lr": "1e-5"}, 0.7)), "t")), "2 runs", "70.0%", "1e-5")
-    assert label(picture("p", rows(({"recipe": "a"}, 0.5), ({"recipe": "b"}, 0.4)), "t")).endswith("50.0% at a")
-
-
-def test_of_two_the_one_with_fewer_values_is_the_colour():
-    shown = picture("p", rows(*(({"lr": lr, "seed": s}, 0.5) for lr in ("1", "2", "3") for s in ("7", "8"))), "t")
-    wording(label(shown), "6 runs")
-    assert shown["legend"] == ["seed=7", "seed=8"]
-
-
-def test_three_things_are_parallel_coordinates():
-    shown = picture("p", rows(({"a": "1", "b": "x", "c": "2"}, 0.5), ({"a": "2", "b": "y", "c": None}, 0.25)), "t")
-    wording(label(shown), "2 runs", "50.0%", "a 1", "c 2")
+@pytest.mark.parametrize(("points", "words", "legend"), [
+    # a scatter, of numbers and of names; of two settings the one with fewer values is the colour; parallel coordinates
+    ([({"lr": "1e-6"}, 0.5), ({"lr": "1e-5"}, 0.7)], ("2 runs", "70.0%", "1e-5"), None),
+    ([({"recipe": "a"}, 0.5), ({"recipe": "b"}, 0.4)], ("50.0%", "a"), None),
+    ([({"lr": lr, "seed": s}, 0.5) for lr in ("1", "2", "3") for s in ("7", "8")], ("6 runs",), ["seed=7", "seed=8"]),
+    ([({"a": "1", "b": "x", "c": "2"}, 0.5), ({"a": "2", "b": "y", "c": None}, 0.25)],
+     ("2 runs", "50.0%", "a 1", "c 2"), None)])
+def test_what_differs_is_drawn(points, words, legend):
+    shown = picture("p", rows(*points), "t")
+    wording(label(shown), *words)
+    assert shown.get("legend") == legend or not legend
 
 
 @pytest.mark.parametrize("more", [{}, {"b": "x", "c": "y"}])

@@ -110,15 +110,6 @@ def test_rewards_need_ten_pairs_for_a_verdict(tmp_path, tasks, verdict):
     assert found.low == (pytest.approx(1.5 - 2.262157 / 6) if tasks == 10 else -math.inf)
 
 
-def test_rewards_of_a_few_other_tasks_have_no_verdict(tmp_path):
-    run = trained(tmp_path)
-    for model, task, low, high in (("sft", "a", 0.0, 0.0), ("rft", "b", 1.0, 1.0)):
-        evaluated(run, model, {task: [low], "c": [low]}, "sampled_reward", low=low, high=high)
-    (found,) = learnt.changes(view.open_view(run.view()))
-    assert (found.tasks, found.verdict) == (0, "too few")
-    wording(found.words(), "+1.000")
-
-
 def test_a_run_without_an_evaluation_has_a_line_for_it(tmp_path):
     run = FakeRun(tmp_path)
     run.data()
@@ -128,28 +119,27 @@ def test_a_run_without_an_evaluation_has_a_line_for_it(tmp_path):
 
 @pytest.mark.parametrize(("before", "after", "value"), [([0, 1], [1, 0], 0.0), ([0, 0], [0, 0], 0.0),
                                                         ([0, 0], [1, 1], 1.0), ([1, 1], [0, 0], -1.0)])
-def test_equal_differences_of_two_tasks_decide_nothing(tmp_path, before, after, value):
+def test_equal_differences_of_two_tasks_decide_nothing_and_one_task_has_no_interval(tmp_path, before, after, value):
     """Two tasks and the pair -1 and 1: at value 0 a standard error of sqrt(2 / 3 / 4), t of 3 degrees 3.182."""
-    found = change(tmp_path, {"a": before, "b": before}, {"a": after, "b": after})
+    found = change(tmp_path / "two", {"a": before, "b": before}, {"a": after, "b": after})
     assert (found.tasks, found.value, found.verdict) == (2, value, "no clear change")
     assert "too few" in found.words()
     assert found.low == pytest.approx(max(value / 2 - 3.182446 * (0.408248 if not value else 0.5), -1), abs=1e-5)
+    one = change(tmp_path / "one", {"a": before}, {"a": after})
+    assert (one.value, one.low, one.high, one.verdict) == (value, -math.inf, math.inf, "no clear change")
 
 
-def test_one_task_has_no_interval(tmp_path):
-    one = change(tmp_path / "one", {"a": [0, 0]}, {"a": [1, 1]})
-    assert (one.value, one.low, one.high, one.verdict) == (1, -math.inf, math.inf, "no clear change")
-
-
-@pytest.mark.parametrize(("intervals", "verdict"), [(((0.1, 0.3), (0.4, 0.9)), "better"), (
-    ((0.4, 0.9), (0.1, 0.3)), "worse"), (((0.1, 0.5), (0.4, 0.9)), "no clear change")])
-def test_other_tasks_are_compared_by_the_two_intervals(tmp_path, intervals, verdict):
+@pytest.mark.parametrize(("metric", "intervals", "verdict"), [
+    ("sampled_accuracy", ((0.1, 0.3), (0.4, 0.9)), "better"), ("sampled_accuracy", ((0.4, 0.9), (0.1, 0.3)), "worse"),
+    ("sampled_accuracy", ((0.1, 0.5), (0.4, 0.9)), "no clear change"),
+    ("sampled_reward", ((0.0, 0.0), (1.0, 1.0)), "too few")])
+def test_other_tasks_are_compared_by_the_two_intervals(tmp_path, metric, intervals, verdict):
     run = trained(tmp_path)
     for model, task, (low, high) in zip(("sft", "rft"), "ab", intervals, strict=True):
-        evaluated(run, model, {task: [0, 1], "c": [1, 1]}, low=low, high=high)
+        evaluated(run, model, {task: [0, 1], "c": [1, 1]}, metric, low=low, high=high)
     (found,) = learnt.changes(view.open_view(run.view()))
     assert (found.tasks, found.verdict) == (0, verdict)
-    wording(found.words(), "answer")
+    wording(found.words())
 
 
 def test_what_was_learnt_compares_evaluations_of_one_kind():

@@ -89,14 +89,10 @@ def test_a_policy_is_there_while_it_is_needed(stage, tmp_path):
     assert not scratch.exists()
 
 
-def test_a_step_that_is_not_kept_is_refused_with_the_nearest(stage, tmp_path):
-    with refuses(DataError, "7 of", "'rft'", "of 4"):
-        rebuild(stage.directory, 7, tmp_path / "out")
-
-
-def test_a_directory_that_is_there_is_left_alone(stage, tmp_path):
-    with refuses(DataError, "already"):
-        rebuild(stage.directory, 1, tmp_path)
+@pytest.mark.parametrize(("step", "to", "words"), [(7, "out", ("7 of", "'rft'", "of 4")), (1, "", ("already",))])
+def test_a_step_that_is_not_kept_and_a_directory_that_is_there_are_refused(stage, tmp_path, step, to, words):
+    with refuses(DataError, *words):
+        rebuild(stage.directory, step, tmp_path / to)
 
 
 @pytest.mark.parametrize(("step", "damaged"), [
@@ -120,15 +116,27 @@ def test_an_adapter_is_copied_as_peft_reads_it(stage, tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["adapter_config.json", ADAPTER]
 
 
-def test_the_command_lists_and_rebuilds(tmp_path, capsys):
+@pytest.fixture
+def trained(tmp_path):
+    """A run with sft and rft, and trained(stage, version, …): its weights of these versions."""
     run = FakeRun(tmp_path, "toy/first")
     run.data()
     run.sft()
     run.rft()
-    shown = sweep_view.find(tmp_path, "toy/first") if run.view() else None
-    directory = next(one.directory for one in shown.stages if one.name == "rft")
-    for version in range(2):
-        versions.publish(directory, version, partial(write, directory, version), {})
+    run.view()
+    shown = sweep_view.find(tmp_path, "toy/first")
+
+    def publish(name, *numbers):
+        directory = next(one.directory for one in shown.stages if one.name == name)
+        for version in numbers:
+            versions.publish(directory, version, partial(write, directory, version), {})
+        return shown, directory
+
+    return publish
+
+
+def test_the_command_lists_and_rebuilds(trained, tmp_path, capsys):
+    trained("rft", 0, 1)
     assert main(["weights", "first", "--root", str(tmp_path)]) == 0
     wording(capsys.readouterr().out, "2 steps")
     assert main(["weights", "first", "--root", str(tmp_path), "--step", "1"]) == 2  # without --out

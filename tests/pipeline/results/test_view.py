@@ -95,8 +95,32 @@ def test_a_stage_that_depends_on_time_says_so(tmp_path):
         config = {"buffer": {"total_steps": 4}, "explorer": {"over_rollout": {"ratio": ratio}}}
         for kind, explores in (("rft", True), ("train", False)):
             files.write_json(tmp_path / kind / "stage.json", {"run": "toy/a", "config": config})
-            note = view.state(view.Node(kind, KINDS[kind], tmp_path / kind)).note
+            stage = view.Node(kind, KINDS[kind], tmp_path / kind)
+            note = view.state(stage).note
             assert ("explorer.over_rollout" in (note or "")) == (noted and explores)
+            files.write_json(stage.directory / files.MANIFEST, {"seconds": 1.0})
+            assert view.state(stage).note == note
+            (stage.directory / files.MANIFEST).unlink()
+
+
+def test_the_state_of_a_run_is_that_of_its_stages_and_counts_the_complete_ones(tmp_path):
+    run = FakeRun(tmp_path)
+    first, second = (run.stage(name, "tasks", complete=False) for name in ("one", "two"))
+    found = view.open_view(run.view())
+    assert found.report == tmp_path / "runs/toy/first/report.html"
+    assert view.state_of_run(found) == ("waiting", 0)
+    files.write_json(first / files.MANIFEST, {})
+    (second / "stage.error").write_text("no memory\nlog: ...\n")
+    assert view.state_of_run(found) == ("failed", 1)
+    with files.locked(second / ".lock", lambda holder: None):
+        assert view.state_of_run(found) == ("running", 1)
+    files.write_json(second / files.MANIFEST, {})
+    assert view.state_of_run(found) == ("complete", 2)
+
+
+@pytest.mark.parametrize(("room", "kept"), [(1, ["a"]), (2, ["a", "e"]), (3, ["a", "d", "e"]), (5, ["a", *"bcde"])])
+def test_an_error_keeps_its_first_and_last_lines(room, kept):
+    assert view.shortened("a\n b\n\nc\nd\ne", room) == kept
 
 
 def test_a_file_system_without_locks_is_named(tmp_path):

@@ -28,21 +28,17 @@ def test_no_rule_says_what_came_of_the_value_that_stands_in(override):
     assert override.rpartition(".")[2].partition("=")[0] in problem
 
 
-def test_a_rule_that_reads_an_unreadable_value_finds_nothing_and_the_others_do():
-    """Both rules of Optimizer are broken; one reads lr_warmup_steps."""
-    whole = Config.model_validate({"algorithm": {"optimizer": {
-        "betas": [0.9], "lr_warmup_steps": 3, "lr_warmup_steps_ratio": 0.5}}})
-    assert [problem.key for problem in whole.broken_rules()] == ["algorithm.optimizer.betas",
-                                                                  "algorithm.optimizer.lr_warmup_steps"]
-    readable = whole.without("algorithm.optimizer.lr_warmup_steps")
-    assert [problem.key for problem in readable.broken_rules()] == ["algorithm.optimizer.betas"]
-
-
-def test_an_unreadable_element_makes_its_list_unreadable():
-    whole = Config.model_validate({"buffer": {"explorer_input": {"eval_tasksets": [{"name": "a"}, {"name": "a"}]}}})
-    assert [problem.key for problem in whole.broken_rules()] == ["buffer.explorer_input.eval_tasksets"]
-    readable = whole.without("buffer.explorer_input.eval_tasksets.1.name")
-    assert list(readable.broken_rules()) == []
+@pytest.mark.parametrize(("given", "broken", "unreadable", "left"), [
+    # both rules of Optimizer are broken; one reads lr_warmup_steps
+    ({"algorithm": {"optimizer": {"betas": [0.9], "lr_warmup_steps": 3, "lr_warmup_steps_ratio": 0.5}}},
+     ["algorithm.optimizer.betas", "algorithm.optimizer.lr_warmup_steps"], "algorithm.optimizer.lr_warmup_steps",
+     ["algorithm.optimizer.betas"]),
+    ({"buffer": {"explorer_input": {"eval_tasksets": [{"name": "a"}, {"name": "a"}]}}},
+     ["buffer.explorer_input.eval_tasksets"], "buffer.explorer_input.eval_tasksets.1.name", [])])  # and its whole list
+def test_a_rule_that_reads_an_unreadable_value_finds_nothing_and_the_others_do(given, broken, unreadable, left):
+    whole = Config.model_validate(given)
+    assert [problem.key for problem in whole.broken_rules()] == broken
+    assert [problem.key for problem in whole.without(unreadable).broken_rules()] == left
 
 
 @pytest.mark.parametrize(("given", "key"), [

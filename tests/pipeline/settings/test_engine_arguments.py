@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.pipeline.check import engine_rules
+from ouroboros.pipeline.check import engine
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.explorer import OWN_ENGINE_ARGS
@@ -24,47 +24,33 @@ def test_all_that_are_refused_are_problems_of_their_own():
         f"{KEY}.dtype", f"{KEY}.seed"]
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("quantization", "fp8"), ("quantization_config", {"linear": "fp8"}), ("kv_cache_dtype", "fp8"),
-    ("calculate_kv_scales", True), ("mamba_ssm_cache_dtype", "float16"), ("speculative_config", {"method": "ngram"}),
-    ("spec_tokens", 3), ("spec_model", "small"), ("load_format", "dummy"), ("load_format", "bitsandbytes"),
-    ("model_weights", "elsewhere"), ("lora_dtype", "float16")])
-def test_an_engine_that_was_not_proved_to_answer_like_the_trainer_is_refused(name, value):
-    (problem,) = check(changed({KEY: {name: value}}))
-    assert (problem.key, problem.found) == (f"{KEY}.{name}", value)
-
-
 @pytest.mark.parametrize(("given", "path"), [
+    *(({name: value}, name) for name, value in (
+        ("quantization", "fp8"), ("quantization_config", {"linear": "fp8"}), ("kv_cache_dtype", "fp8"),
+        ("calculate_kv_scales", True), ("mamba_ssm_cache_dtype", "float16"),
+        ("speculative_config", {"method": "ngram"}), ("spec_tokens", 3), ("spec_model", "small"),
+        ("load_format", "dummy"), ("load_format", "bitsandbytes"), ("model_weights", "elsewhere"),
+        ("lora_dtype", "float16"), ("linear_backend", "marlin"), ("disable_sliding_window", True))),
+    # within a mapping
     ({"attention_config": {"use_prefill_query_quantization": True}}, "attention_config.use_prefill_query_quantization"),
     ({"attention_config": {"indexer_kv_dtype": "mxfp4"}}, "attention_config.indexer_kv_dtype"),
     ({"attention_config": {"use_non_causal": True}}, "attention_config.use_non_causal"),
     ({"kernel_config": {"moe_backend": "emulation"}}, "kernel_config.moe_backend"),
     ({"kernel_config": {"linear_backend_per_quant": {"fp8": "triton"}}}, "kernel_config.linear_backend_per_quant"),
-    ({"linear_backend": "marlin"}, "linear_backend"),
     ({"compilation_config": {"pass_config": {"fuse_attn_quant": True}}},
      "compilation_config.pass_config.fuse_attn_quant"),
     ({"compilation_config": {"inductor_passes": {"mine": "m.f"}}}, "compilation_config.inductor_passes"),
-    ({"disable_sliding_window": True}, "disable_sliding_window"),
-    ({"additional_config": {"x": {"kv_cache_dtype": "fp8"}}}, "additional_config.x.kv_cache_dtype")])
-def test_such_an_engine_is_refused_where_a_mapping_asks_for_it(given, path):
-    (problem,) = check(changed({KEY: given}))
-    assert problem.key == f"{KEY}.{path}"
-
-
-@pytest.mark.parametrize("given", [
-    {"attention_config": {"backend": "FLASH_ATTN", "disable_flashinfer_q_quantization": True}},
-    {"kernel_config": {"moe_backend": "triton", "linear_backend": "auto"}}, {"disable_sliding_window": False},
-    {"compilation_config": {"cudagraph_mode": "NONE", "pass_config": {"fuse_attn_quant": False}}},
-    {"additional_config": {"gdn_prefill_backend": "triton"}}])
-def test_what_chooses_among_kernels_alone_is_not_refused(given):
-    assert check(changed({KEY: given})) == []
-
-
-@pytest.mark.parametrize("given", [{"quantization": None}, {"kv_cache_dtype": "auto"}, {"load_format": "safetensors"},
-                                   {"enable_prefix_caching": False}, {"mamba_ssm_cache_dtype": "float32"},
-                                   {"kv_cache_dtype": "bfloat16"}, {"load_format": "runai_streamer"}])
-def test_the_engine_as_it_is_may_be_written_down(given):
-    assert check(changed({KEY: given})) == []
+    ({"additional_config": {"x": {"kv_cache_dtype": "fp8"}}}, "additional_config.x.kv_cache_dtype"),
+    # what chooses among kernels alone, and the engine as it is
+    *((given, None) for given in (
+        {"attention_config": {"backend": "FLASH_ATTN", "disable_flashinfer_q_quantization": True}},
+        {"kernel_config": {"moe_backend": "triton", "linear_backend": "auto"}}, {"disable_sliding_window": False},
+        {"compilation_config": {"cudagraph_mode": "NONE", "pass_config": {"fuse_attn_quant": False}}},
+        {"additional_config": {"gdn_prefill_backend": "triton"}}, {"quantization": None}, {"kv_cache_dtype": "auto"},
+        {"load_format": "safetensors"}, {"enable_prefix_caching": False}, {"mamba_ssm_cache_dtype": "float32"},
+        {"kv_cache_dtype": "bfloat16"}, {"load_format": "runai_streamer"}))])
+def test_an_engine_that_was_not_proved_to_answer_like_the_trainer_is_refused(given, path):
+    assert [problem.key for problem in check(changed({KEY: given}))] == [f"{KEY}.{path}"] * bool(path)
 
 
 CPU, GPU = Gpus(0, None, False), Gpus(1, 80.0, True)
@@ -91,13 +77,13 @@ ENGINE = "explorer.rollout_model"
     ({"trainer.attention": "padded"}, CPU, []),
 ])
 def test_what_an_engine_or_a_trainer_would_refuse_at_its_start(settings, gpus, keys):
-    assert [problem.key for problem in engine_rules.unfit_engine(changed(settings), gpus)] == keys
+    assert [problem.key for problem in engine.unfit_engine(changed(settings), gpus)] == keys
 
 
 def test_arguments_of_vllm_beside_another_engine_are_a_warning():
     other = {f"{ENGINE}.engine_type": "transformers", KEY: {"block_size": 16}}
-    assert [problem.key for problem in engine_rules.idle(changed(other))] == [KEY]
-    assert engine_rules.unfit_engine(changed(other), CPU) == []
+    assert [problem.key for problem in engine.idle(changed(other))] == [KEY]
+    assert engine.unfit_engine(changed(other), CPU) == []
 
 
 @pytest.mark.parametrize("gpu", [True, False])

@@ -47,10 +47,6 @@ def test_a_problem_of_a_stage_names_stage_and_key(stages, expected):
     assert broken(f"stages={stages}") == expected
 
 
-def test_an_override_of_a_stage_needs_a_key():
-    assert broken("stages.sft={seed: 3}") == ["'stages.sft={seed: 3}'"]
-
-
 def test_repeat_times_is_the_algorithms_own_unless_it_is_given():
     """Faults B1 of the original: its own 8 never applied, and a plain grpo compared groups of one."""
     (stage,) = entries(composed().but("stages", []))

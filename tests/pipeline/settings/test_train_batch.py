@@ -20,21 +20,21 @@ REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 NONE = Fraction(0)
 
 
-def test_experts_are_rounded_up_and_replayed_groups_down():
-    """32 rows in groups of 4. A tenth is 3.2, so 4 expert rows. 0.3 is 9.6 rows or 2.4 groups, so 8 rows."""
-    assert divided(32, 32, 4, Fraction(1, 10), NONE) == TrainBatch(28, 0, 4)
-    assert divided(32, 32, 4, NONE, Fraction(3, 10)) == TrainBatch(24, 8, 0)
-    assert divided(32, 32, 4, Fraction(1, 10), Fraction(3, 10)) == TrainBatch(20, 8, 4)
-    assert divided(32, 32, 4, NONE, NONE) == TrainBatch(32)
+TENTH, QUARTER, HALF = Fraction(1, 10), Fraction(1, 4), Fraction(1, 2)
 
 
-def test_without_a_size_an_explorer_step_is_new_and_the_rest_comes_on_top():
-    """Half of 64 is 32. A tenth of 35 is 4, which leaves 31, of 36 too: 32. A quarter of 40 is 2.5 groups, so 2: 32."""
-    assert divided(None, 256, 8, NONE, Fraction(1, 2)) == TrainBatch(256, 256, 0)  # 504 would do too, with 248
-    assert divided(None, 32, 4, Fraction(1, 2), NONE) == TrainBatch(32, 0, 32)
-    assert divided(None, 32, 4, Fraction(999, 1000), NONE) == TrainBatch(32, 0, 31968)
-    assert divided(None, 32, 4, Fraction(1, 10), NONE) == TrainBatch(32, 0, 4)
-    assert divided(None, 32, 4, NONE, Fraction(1, 4)) == TrainBatch(32, 8, 0)
+@pytest.mark.parametrize(("size", "step", "group", "experts", "replayed", "expected"), [
+    # 32 rows in groups of 4. A tenth is 3.2, so 4 expert rows. 0.3 is 9.6 rows or 2.4 groups, so 8 rows
+    (32, 32, 4, TENTH, NONE, TrainBatch(28, 0, 4)), (32, 32, 4, NONE, Fraction(3, 10), TrainBatch(24, 8, 0)),
+    (32, 32, 4, TENTH, Fraction(3, 10), TrainBatch(20, 8, 4)), (32, 32, 4, NONE, NONE, TrainBatch(32)),
+    # without a size an explorer step is new and the rest comes on top: half of 64 is 32; a tenth of 35 is 4, which
+    # leaves 31, of 36 too: 32; a quarter of 40 is 2.5 groups, so 2: 32
+    (None, 256, 8, NONE, HALF, TrainBatch(256, 256, 0)),  # 504 would do too, with 248
+    (None, 32, 4, HALF, NONE, TrainBatch(32, 0, 32)),
+    (None, 32, 4, Fraction(999, 1000), NONE, TrainBatch(32, 0, 31968)),
+    (None, 32, 4, TENTH, NONE, TrainBatch(32, 0, 4)), (None, 32, 4, NONE, QUARTER, TrainBatch(32, 8, 0))])
+def test_experts_are_rounded_up_and_replayed_groups_down(size, step, group, experts, replayed, expected):
+    assert divided(size, step, group, experts, replayed) == expected
 
 
 @pytest.mark.parametrize("ratio", [0, 1, -0.5, True, None, "0.5", float("nan")])

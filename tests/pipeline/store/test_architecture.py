@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ouroboros.pipeline.check import preflight
-from ouroboros.pipeline.check.references import untrainable_models
+from ouroboros.pipeline.check.model import untrainable_models
 from ouroboros.pipeline.compose.recipe import effective
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.store.architecture import unpacked, untrainable
@@ -169,20 +169,18 @@ def test_the_check_before_a_run_says_it_of_the_first_stage_that_trains(quantized
     assert (places([problem]), problem.found) == (["sft: model.model_path"], quantized["model.model_path"])
 
 
-def test_a_stage_that_trains_nothing_takes_any_model(quantized):
-    def found(**more):
-        config = changed(quantized | more)
-        settings = effective(config, config.stages[1])
-        return untrainable_models(settings, settings.model, NO_GPU)
-
-    assert len(found()) == 1
-    assert found(mode="explore") == []
-
-
-def test_the_critic_is_judged_too(quantized):
-    config = changed({"model.critic_model_path": quantized["model.model_path"], "algorithm.advantage_fn": "ppo"})
+def found(gpus: Gpus, values: dict) -> list:
+    """The problems of the second stage of the default recipe."""
+    config = changed(values)
     settings = effective(config, config.stages[1])
-    (line,) = untrainable_models(settings, settings.model, NO_GPU)
+    return untrainable_models(settings, settings.model, gpus)
+
+
+def test_a_stage_that_trains_nothing_takes_any_model_and_a_critic_is_judged_too(quantized):
+    assert len(found(NO_GPU, quantized)) == 1
+    assert found(NO_GPU, quantized | {"mode": "explore"}) == []
+    critic = {"model.critic_model_path": quantized["model.model_path"], "algorithm.advantage_fn": "ppo"}
+    (line,) = found(NO_GPU, critic)
     assert line.startswith("model.critic_model_path=")
 
 
@@ -196,16 +194,3 @@ def test_packing_is_judged_by_the_attention_of_the_stages_device(quantized, tmp_
     config = changed(quantized | {"trainer.packing": "packed", "trainer.attention": attention})
     settings = effective(config, config.stages[1])
     assert bool(untrainable_models(settings, settings.model, gpus)) == refused
-
-
-def test_packing_that_a_model_does_not_take_is_found_before_a_run(quantized, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deepseek_v32"}))
-
-    def found(packing):
-        config = changed(quantized | {"trainer.packing": packing})
-        settings = effective(config, config.stages[1])
-        return untrainable_models(settings, settings.model, NO_GPU)
-
-    assert found("auto") == found("rows") == []
-    (problem,) = found("packed")
-    assert (problem.key, problem.found) == ("trainer.packing", "packed")

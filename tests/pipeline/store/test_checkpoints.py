@@ -31,23 +31,6 @@ def test_published_weights_come_with_their_hash_and_the_probe(tmp_path):
     assert manifest == {"version": 12, "hash": "ba7816bf8f01cfea", "probe": probe}  # sha256("abc")
 
 
-def test_weights_that_could_not_be_written_are_not_there(tmp_path):
-    def fail(directory):
-        export(directory)
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        versions.publish(tmp_path, 1, fail, {})
-    assert names(tmp_path / "weights") == []
-
-
-def test_old_versions_are_forgotten(tmp_path):
-    for version in (0, 2, 4):
-        versions.publish(tmp_path, version, export, {})
-    versions.forget_before(tmp_path, 2, "last", based=False)
-    assert names(tmp_path / "weights") == ["version=000002", "version=000004"]
-
-
 def test_a_half_written_checkpoint_is_none(tmp_path):
     assert checkpoints.complete_checkpoints(tmp_path) == []
     checkpoint(tmp_path, 25)
@@ -206,14 +189,6 @@ def test_rewinding_keeps_evaluations_of_weights_that_it_keeps(tmp_path):
     checkpoint(tmp_path, 3)
     recovery.rewind(tmp_path, print)
     assert [tables.steps_present(tmp_path, table) for table in ("samples", "scores")] == [[2], [2]]
-
-
-def test_rewinding_without_a_checkpoint_keeps_what_the_first_model_made(tmp_path):
-    cut_off(tmp_path)
-    versions.publish(tmp_path, 0, export, {})
-    assert recovery.rewind(tmp_path, print) == 0
-    assert present(tmp_path) == {"experience": [1, 2], "rollouts": [1, 2], "trained": [], "steps": []}
-    assert names(tmp_path / "weights") == []  # the trainer publishes version 0 again
 
 
 def test_rewinding_at_the_last_checkpoint_or_in_a_new_stage_changes_nothing(tmp_path):

@@ -22,23 +22,20 @@ def test_two_owners_are_found(line, before, tmp_path):
     assert "al and bob" in reason
 
 
-@pytest.mark.parametrize("line", [
-    "USER bob\nUSER al", "USER bob\nCOPY a b", "COPY --chown=$UNKNOWN a b", "COPY --chown=:bob a b", "FROM x",
-    "COPY --chown=root:bob a b", "COPY --chown=0 a b", "RUN echo --chown=bob"])
-def test_one_owner_is_one(line):
-    assert owners(f"FROM x\n{line}\nUSER al\n") == {"al"}
+OF_ONE = "FROM x AS one\nCOPY --chown=bob a b\nUSER bob\nFROM {} AS two\nRUN true\nFROM two\nUSER al\n"
 
 
-def test_owners_are_those_of_the_stages_that_the_last_one_begins_with():
-    text = "FROM x AS one\nCOPY --chown=bob a b\nUSER bob\nFROM {} AS two\nRUN true\nFROM two\nUSER al\n"
-    assert owners(text.format("One")) == {"bob", "al"}
-    assert owners(text.format("y")) == {"al"}
-
-
-def test_variables_are_those_of_arguments_and_of_earlier_stages():
-    assert owners("ARG W=bob\nFROM x\nARG W\nCOPY --chown=$W a b\n") == {"bob"}
-    assert owners("ARG W=bob\nFROM x\nCOPY --chown=$W a b\n") == set()
-    assert owners("FROM x AS one\nENV W=bob V=al\nARG V=eve\nFROM one\nCOPY --chown=$W a b\nUSER $V\n") == {"bob", "al"}
+@pytest.mark.parametrize(("text", "found"), [
+    *((f"FROM x\n{line}\nUSER al\n", {"al"}) for line in (
+        "USER bob\nUSER al", "USER bob\nCOPY a b", "COPY --chown=$UNKNOWN a b", "COPY --chown=:bob a b", "FROM x",
+        "COPY --chown=root:bob a b", "COPY --chown=0 a b", "RUN echo --chown=bob")),
+    # of the stages that the last one begins with
+    (OF_ONE.format("One"), {"bob", "al"}), (OF_ONE.format("y"), {"al"}),
+    # variables are those of arguments and of earlier stages
+    ("ARG W=bob\nFROM x\nARG W\nCOPY --chown=$W a b\n", {"bob"}), ("ARG W=bob\nFROM x\nCOPY --chown=$W a b\n", set()),
+    ("FROM x AS one\nENV W=bob V=al\nARG V=eve\nFROM one\nCOPY --chown=$W a b\nUSER $V\n", {"bob", "al"})])
+def test_whose_files_an_image_has(text, found):
+    assert owners(text) == found
 
 
 def test_a_layer_names_the_owners_of_files_directories_and_links(tmp_path):

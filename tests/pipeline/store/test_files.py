@@ -40,16 +40,16 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize(("code", "words"), [
-    (errno.ENOSPC, "no space left"), (errno.EDQUOT, "quota"), (errno.EROFS, "read-only")])
-def test_a_full_file_system_is_named_with_what_it_lacks(tmp_path, monkeypatch, code, words):
+    (errno.ENOSPC, "no space left"), (errno.EDQUOT, "quota"), (errno.EROFS, "read-only"), (errno.EACCES, None)])
+def test_a_full_file_system_is_named_with_what_it_lacks_and_other_errors_stay(tmp_path, monkeypatch, code, words):
     def full(*_):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(files.os, "replace", full)
-    with refuses(StageError, "a.json", words) as caught:
+    with pytest.raises(StageError if words else PermissionError) as caught:
         files.write_json(tmp_path / "a.json", {})
     mounted = next(one for one in (tmp_path, *tmp_path.parents) if one.is_mount())
-    assert f"file system {mounted} (" in str(caught.value)
+    assert not words or (words in str(caught.value) and f"file system {mounted} (" in str(caught.value))
     assert names(tmp_path) == []
 
 
@@ -100,27 +100,12 @@ def test_leftovers_of_one_file_go_with_those_of_its_database(tmp_path):
     assert names(tmp_path) == sorted(path.name for path in others)
 
 
-def test_other_errors_of_the_disk_stay_what_they_are(tmp_path, monkeypatch):
-    def denied(*_):
-        raise PermissionError(errno.EACCES, "no")
-
-    monkeypatch.setattr(files.os, "replace", denied)
-    with pytest.raises(PermissionError):
-        files.write_json(tmp_path / "a.json", {})
-    assert names(tmp_path) == []
-
-
 def test_equal_values_are_equal_files_and_hashes(tmp_path):
     files.write_json(tmp_path / "a.json", {"b": 1, "a": "ü"})
     files.write_json(tmp_path / "b.json", {"a": "ü", "b": 1})
     assert files.hash_file(tmp_path / "a.json") == files.hash_file(tmp_path / "b.json")
-    assert files.read_json(tmp_path / "a.json") == {"a": "ü", "b": 1}
     assert files.hash_json({"b": 1, "a": 2}) == files.hash_json({"a": 2, "b": 1}) != files.hash_json({"a": 2, "b": 2})
-
-
-def test_hash_is_the_head_of_sha256(tmp_path):
-    """sha256("abc") = ba7816bf 8f01cfea 414140de ... (FIPS 180-2, appendix B.1)."""
-    (tmp_path / "abc").write_bytes(b"abc")
+    (tmp_path / "abc").write_bytes(b"abc")  # sha256("abc") = ba7816bf 8f01cfea 414140de ... (FIPS 180-2, appendix B.1)
     assert files.hash_text("abc") == files.hash_file(tmp_path / "abc") == "ba7816bf8f01cfea"
 
 
@@ -131,32 +116,24 @@ def test_what_is_no_json_is_named(tmp_path, content):
         files.read_json(tmp_path / "a.json")
 
 
-def test_a_directory_appears_with_all_its_files_and_one_that_fails_leaves_nothing(tmp_path):
+def test_a_directory_appears_with_all_its_files_in_the_place_of_half_of_one_and_one_that_fails_leaves_nothing(tmp_path):
     def make(fails):
         with files.new_directory(tmp_path / "version=1") as directory:
             (directory / "data").write_text("x")
             files.write_json(directory / files.MANIFEST, {})
-            assert not (tmp_path / "version=1").exists()
+            assert not files.is_complete(tmp_path / "version=1")
             if fails:
                 raise RuntimeError
 
     with pytest.raises(RuntimeError):
         make(fails=True)
     assert names(tmp_path) == []
+    (tmp_path / "version=1").mkdir()
+    (tmp_path / "version=1" / "half").touch()
     make(fails=False)
     assert names(tmp_path) == ["version=1"]
     assert names(tmp_path / "version=1") == ["data", files.MANIFEST]
     assert files.is_complete(tmp_path / "version=1")
-
-
-def test_a_half_written_directory_is_not_complete_and_is_replaced(tmp_path):
-    half = tmp_path / "version=1"
-    half.mkdir()
-    (half / "rubbish").write_text("x")
-    assert not files.is_complete(half)
-    with files.new_directory(half) as directory:
-        files.write_json(directory / files.MANIFEST, {})
-    assert names(half) == [files.MANIFEST]
 
 
 def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ouroboros.pipeline.check.data_sample import sample
-from ouroboros.pipeline.check.harbor_rules import facts, remarks
+from ouroboros.pipeline.check.data import of_tasks
 from ouroboros.pipeline.check.judge import compose
-from ouroboros.pipeline.check.row_counts import most_rows
+from ouroboros.pipeline.check.reading import sample
+from ouroboros.pipeline.check.sources import most_rows
 from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.store import tables
@@ -147,14 +147,14 @@ def test_what_is_read_otherwise_than_written_is_a_warning_with_the_task(tmp_path
     write_task(tmp_path / "one", tests__test_dot_sh=crlf, solution__lib__a_dot_sh=crlf,
                tests__lf_dot_sh="cat > x <<E\na\r\nE\n")
     write_task(tmp_path / "two", task_dot_toml="[verifer]\ntimeout_sec = 1\n[environment.envs]\n[metadata.a]\n")
-    found = [(Path(one.key).name, str(one).partition(": ")[2]) for one in remarks(composed(tmp_path))]
+    found = [(Path(one.key).name, str(one).partition(": ")[2]) for one in of_tasks(composed(tmp_path))[1]]
     assert [name for name, _ in found] == ["one", "one", "two", "two"]
     for (_, text), names in zip(found, (["tests/test.sh", "LF"], ["solution/lib/a.sh"], ["[verifer]", "'verifier'"],
                                         ["[environment.envs]", "'environment.env'"]), strict=True):
         wording(text, *names)
     for number in range(9):
         write_task(tmp_path / f"z{number}", tests__test_dot_sh=crlf)
-    *_, last = remarks(composed(tmp_path))
+    *_, last = of_tasks(composed(tmp_path))[1]
     wording(str(last), "8 more")
 
 
@@ -170,7 +170,7 @@ def test_a_task_that_works_in_the_root_is_warned_of(tmp_path, changed, warns):
 
 def test_a_check_says_that_dockerfiles_run_as_root(tmp_path):
     write_task(tmp_path / "tasks" / "one", environment__Dockerfile="FROM x\nRUN true")
-    (_, sentence), = facts(composed(tmp_path / "tasks", f"checkpoint_root_dir={tmp_path}"))
+    ((_, sentence),), _ = of_tasks(composed(tmp_path / "tasks", f"checkpoint_root_dir={tmp_path}"))
     wording(sentence, "1 of 1", "root")
 
 
@@ -203,26 +203,17 @@ def test_names_that_are_no_utf8_are_names(tmp_path):
     assert len(set(digests)) == 2
 
 
-def test_the_digest_is_of_names_contents_and_rights(two):
-    digests = [read_task(two / "one").digest]
-    (two / "one" / "tests" / "test.sh").chmod(0o755)
-    digests.append(read_task(two / "one").digest)
-    (two / "one" / "tests" / "expected").rename(two / "one" / "tests" / "expecte")
-    digests.append(read_task(two / "one").digest)
-    (two / "one" / "tests" / "expecte").chmod(0o440)  # its owner may not write
-    digests.append(read_task(two / "one").digest)
-    (two / "one" / "tests" / "empty").mkdir()
-    digests.append(read_task(two / "one").digest)
-    (two / "one" / "tests" / "empty").chmod(0o500)
-    digests.append(read_task(two / "one").digest)
-    assert len(set(digests)) == 6
-
-
-def test_a_umask_does_not_change_the_digest(two):
-    before = read_task(two / "one").digest
+def test_the_digest_is_of_names_contents_and_rights_and_not_of_the_umask(two):
+    tests, digests = two / "one" / "tests", [read_task(two / "one").digest]
     for path in (two / "one").rglob("*"):
         path.chmod(path.stat().st_mode & 0o700)
-    assert read_task(two / "one").digest == before
+    assert read_task(two / "one").digest == digests[0]
+    for change in (lambda: (tests / "test.sh").chmod(0o755), lambda: (tests / "expected").rename(tests / "expecte"),
+                   lambda: (tests / "expecte").chmod(0o440),  # its owner may not write
+                   (tests / "empty").mkdir, lambda: (tests / "empty").chmod(0o500)):
+        change()
+        digests.append(read_task(two / "one").digest)
+    assert len(set(digests)) == 6
 
 
 def test_tasks_are_directories_with_an_instruction(two):

@@ -21,13 +21,10 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_project_comes_first(project):
-    assert launch.python_path().split(os.pathsep) == [str(project / "here"), str(project / "there")]
-
-
-def test_a_path_that_is_handed_on_does_not_grow(project, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", launch.python_path())
-    assert launch.python_path().count(os.pathsep) == 1
+def test_the_project_comes_first_and_a_path_that_is_handed_on_does_not_grow(project, monkeypatch):
+    for _ in range(2):
+        assert launch.python_path().split(os.pathsep) == [str(project / "here"), str(project / "there")]
+        monkeypatch.setenv("PYTHONPATH", launch.python_path())
 
 
 @pytest.mark.parametrize("name", ["pipeline.py", "stages.py", "operators.py", "workflows/__init__.py"])
@@ -38,7 +35,7 @@ def test_a_package_of_the_user_may_have_any_of_our_names(project, name):
     package = mine.parent.name if "/" in name else mine.stem
     code = (f"import {package}, ouroboros.{package}, sys; print({package}.__file__, ouroboros.{package}.__file__)")
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True,
-                          env=os.environ | {"PYTHONPATH": launch.python_path()})
+                          env=launch.environment())
     users, ours = map(Path, done.stdout.split())
     assert users == mine
     assert ours.resolve() == files.HOME / package / "__init__.py"
@@ -48,7 +45,7 @@ def test_a_package_of_the_user_may_have_any_of_our_names(project, name):
 @pytest.mark.parametrize("package", ["pipeline", "stages", "operators", "workflows"])
 def test_no_other_name_of_ours_stands_on_the_path_of_a_program(project, package):
     done = subprocess.run([sys.executable, "-P", "-c", f"import ouroboros, {package}"], capture_output=True, text=True,
-                          check=False, env=os.environ | {"PYTHONPATH": launch.python_path()})
+                          check=False, env=launch.environment())
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: No module named '{package}'"
 
 

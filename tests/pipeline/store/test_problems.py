@@ -24,13 +24,10 @@ def test_the_sentence_has_the_parts_that_are_known(problem, sentence):
     assert problem == sentence
 
 
-def test_below_a_section_the_key_is_longer():
+def test_below_a_section_the_key_is_longer_and_another_stage_or_part_leaves_the_others():
     assert Problem("ranks", "no.", found=0).below("trainer") == "trainer.ranks=0: no."
     assert Problem(needed="no.").below("trainer").key == "trainer"
     assert FULL.below("") is FULL
-
-
-def test_another_stage_or_part_leaves_the_others():
     assert FULL.of(["rft"]).stages == ("rft",)
     other = FULL.but(key="seed", found=UNSAID, file=None, line=None)
     wording(other, "'sft', 'rft'", "least 1")

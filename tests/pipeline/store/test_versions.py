@@ -125,34 +125,28 @@ def test_the_hash_does_not_depend_on_the_form(stage, tmp_path):
 @pytest.mark.parametrize("allocate", [None, lambda size: np.empty(size, np.uint8)])
 @pytest.mark.parametrize("numbers", [(0,), (3,), (0, 1, 2), (1, 3), (2, 2), (3, 5), (5, 3), (0, 4, 5)])
 def test_a_reader_gets_the_weights_of_any_version_whatever_it_held(stage, numbers, allocate):
-    assert held(stage, *numbers, allocate=allocate) == expected(numbers[-1])
-
-
-def test_what_a_reader_changes_in_memory_stays_out_of_the_files(stage):
     before = (place(stage, 0) / checkpoints.WEIGHTS).read_bytes()
-    held(stage, 0, 1, 2)
+    assert held(stage, *numbers, allocate=allocate) == expected(numbers[-1])
     assert (place(stage, 0) / checkpoints.WEIGHTS).read_bytes() == before
 
 
-def test_a_delta_without_what_it_changes_is_an_error_that_names_both(stage):
-    files.remove_tree(place(stage, 0))
-    with refuses(ModelError, "version=000000", "version=000001"):
-        held(stage, 3)
-    assert held(stage, 5) == expected(5)
-
-
-def test_a_missing_file_of_a_version_is_named(stage):
-    (place(stage, 2) / versions.DELTA).unlink()
-    with refuses(ModelError, "version=000002/delta.safetensors"):
-        held(stage, 3)
-
-
-def test_a_delta_of_other_weights_with_the_same_number_is_refused(stage):
+def other_weights(stage):
     other = {name: stored(np.zeros(tensor.shape), np.float16 if name == "a" else np.float32)
              for name, tensor in weights(0).items()}
     versions.publish(stage, 0, partial(full, 0, found=other), PROBE)
-    with refuses(ModelError, "000001", "version=000000"):
-        held(stage, 1)
+
+
+@pytest.mark.parametrize(("damage", "number", "named"), [
+    (lambda stage: files.remove_tree(place(stage, 0)), 3, ("version=000000", "version=000001")),
+    (lambda stage: (place(stage, 2) / versions.DELTA).unlink(), 3, ("version=000002/delta.safetensors",)),
+    (other_weights, 1, ("000001", "version=000000")),  # with the same number
+    (lambda stage: save_file({"a:index": np.array([99], np.int32), "a:value": np.zeros(1, np.float16)},
+                             place(stage, 1) / versions.DELTA), 1, ("version=000001/delta.safetensors",))])
+def test_what_a_delta_needs_and_does_not_fit_is_named(stage, damage, number, named):
+    damage(stage)
+    with refuses(ModelError, *named):
+        held(stage, number)
+    assert held(stage, 5) == expected(5)
 
 
 @pytest.mark.parametrize(("number", "name"), [(0, checkpoints.WEIGHTS), (2, versions.DELTA)])
@@ -164,13 +158,6 @@ def test_a_flipped_bit_is_found_before_the_weights_are_used(stage, number, name)
         held(stage, number)
     assert "has the hash" in versions.damage(place(stage, number))
     assert versions.damage(place(stage, 5)) is None
-
-
-def test_a_delta_that_does_not_fit_is_named(stage):
-    content = {"a:index": np.array([99], np.int32), "a:value": np.zeros(1, np.float16)}
-    save_file(content, place(stage, 1) / versions.DELTA)
-    with refuses(ModelError, "version=000001/delta.safetensors"):
-        held(stage, 1)
 
 
 def test_a_version_of_an_older_release_has_the_hash_of_its_file(tmp_path):

@@ -1,6 +1,7 @@
 """YAML whose aliases repeat each other is refused before anything of that size is made."""
 
 import time
+from textwrap import indent
 
 import pytest
 
@@ -10,6 +11,7 @@ from ouroboros.pipeline.settings.algorithms import own, parts
 from ouroboros.pipeline.store.digests import digest_meaning
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.yaml_aliases import MOST, load
+from tests.configs import refused
 from tests.golden.messages import refuses
 
 LISTS = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -44,6 +46,16 @@ def test_it_is_refused_wherever_yaml_of_the_user_is_read(tmp_path, text):
     with refuses(ConfigError, "aliases"):
         parts("x")
     assert "x" in own()  # named, it fails; all others can be read
+
+
+@BOMBS
+def test_a_recipe_and_what_its_defaults_name(tmp_path, text):
+    (tmp_path / "x.yaml").write_text("explorer:\n  env_vars:\n" + indent(text, "    "))
+    assert "aliases" in refused("recipe=x.yaml")
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "m.yaml").write_text("init:\n" + indent(text, "  "))
+    (tmp_path / "x.yaml").write_text("# @package _global_\ndefaults: [{/model: m}, _self_]\nname: x\n")
+    assert "m.yaml" in refused("recipe=x.yaml")
 
 
 def test_aliases_that_come_to_little_keep_working():

@@ -11,7 +11,7 @@ from ouroboros.commands.bridges.source import Given
 from ouroboros.commands.bridges.tables import said
 from ouroboros.commands.bridges.translation import SETTINGS, Translation, cut_to_limit, lines_of
 from ouroboros.pipeline.check.judge import judged
-from ouroboros.pipeline.check.stage_rules import wrong_references
+from ouroboros.pipeline.check.named_functions import wrong_references
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings.guide import general
 from ouroboros.pipeline.settings.secrets import is_secret, mask

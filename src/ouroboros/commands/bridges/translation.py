@@ -175,7 +175,7 @@ class Translation:
 def places(path: Path) -> list[Path]:
     """Returns where a setting for a path may be: there, or for a stage in the run-wide settings.
 
-    A stage merges sections by key, but replaces a list as a whole (compose/stage_settings.py): empty for a set in one.
+    A stage merges sections by key, but replaces a list as a whole (compose/recipe.py): empty for a set in one.
     """
     own = path[2:]
     return [path, own] if path[0] == "stages" and not any(isinstance(part, int) for part in own) else [path]

@@ -8,12 +8,11 @@ from ouroboros.commands.bridges.source import Given
 from ouroboros.commands.bridges.tables import said
 from ouroboros.commands.bridges.translation import SETTINGS, Path, places
 from ouroboros.commands.bridges.trinity_whole import of_stage, stages_of
-from ouroboros.pipeline.settings import guide, schema
+from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.settings.algorithms import WITH_CRITIC, parts
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
-from ouroboros.pipeline.settings.setting import about
+from ouroboros.pipeline.settings.setting import about, types
 from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, TRAINER_DRIVEN
-from ouroboros.pipeline.store.errors import UNSAID
 from ouroboros.pipeline.store.yaml_values import scalar
 
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
@@ -110,7 +109,8 @@ def without_critic(key: str, path: Path, values: dict[Path, Any]) -> str | None:
         kind, function = (of_stage(values, scope, "algorithm", name) for name in ("algorithm_type", "advantage_fn"))
         own = "" if kind is None else parts(str(kind)).get("advantage_fn")
         kinds[kind if kind is None else str(kind)] = own if kind is None or function is None else function
-    if any(kind is None or "${" in f"{kind}{function}" or function in WITH_CRITIC for kind, function in kinds.items()):
+    if any(kind is None or "${" in f"{kind}{function}" or function in WITH_CRITIC
+           for kind, function in kinds.items()):
         return None
     return f"disabled there too: {' and '.join(kinds)} has no critic."
 
@@ -124,18 +124,12 @@ def misfit(key: str, value: Any) -> str | None:
     return f"needed one of {', '.join(map(str, choices))}; our default applies."
 
 
-def _typed(key: str, value: Any) -> list[str]:
-    """Returns the line for a value of another type than our setting's."""
-    return [one for one in schema.setting_problems(guide.general(key), value) if one.found is UNSAID]
-
-
 def as_number(key: str, value: Any) -> Any:
     """Converts a text to the number or boolean that our setting `key` requires; leaves other values."""
     item = SETTINGS.get(guide.general(key))
-    if item is None or not isinstance(value, str) or not _typed(key, value):
+    if item is None or not isinstance(value, str) or str in types(item.annotation):
         return value
-    meant = scalar(value)
-    return value if _typed(key, meant) else meant
+    return scalar(value)
 
 
 def _is_database(of_set: Path, values: dict[Path, Any]) -> bool:

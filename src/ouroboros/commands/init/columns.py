@@ -23,7 +23,7 @@ from ouroboros.commands.init.rewriting import (
 from ouroboros.operators.formats import ABSENT, as_text, look_up
 from ouroboros.operators.reward import unmatched
 from ouroboros.operators.turns import Unusable
-from ouroboros.pipeline.check.data_sample import Row
+from ouroboros.pipeline.check.reading import Row
 from ouroboros.pipeline.settings.config import Buffer
 from ouroboros.pipeline.store.errors import DataError, nearest
 

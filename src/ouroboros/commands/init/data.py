@@ -12,7 +12,7 @@ from typing import Any
 
 from ouroboros.commands.init import foreign
 from ouroboros.commands.init.columns import ALLOWED, Guess
-from ouroboros.pipeline.check.data_sample import MOST_NAMED, SEED, Part, Row, Sample, sample
+from ouroboros.pipeline.check.reading import MOST_NAMED, SEED, Part, Row, Sample, sample
 from ouroboros.pipeline.store.data_files import READERS, SPLITS, is_saved_dataset, open_files
 from ouroboros.pipeline.store.digests import missing
 from ouroboros.pipeline.store.errors import DataError

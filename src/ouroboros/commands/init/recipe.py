@@ -8,8 +8,8 @@ from typing import Any
 from ouroboros.commands.init.columns import ALLOWED, Guess
 from ouroboros.commands.init.data import CONVERTED, ROWS, Data, held_share, is_parted, is_rewritten, written
 from ouroboros.pipeline.check import samples
-from ouroboros.pipeline.check.cpu_rules import cpu_problem
-from ouroboros.pipeline.check.installation import gpus_here
+from ouroboros.pipeline.check.engine import cpu_problem
+from ouroboros.pipeline.check.machine import gpus_here
 from ouroboros.pipeline.check.model_size import Size, Sizes, question
 from ouroboros.pipeline.check.sources import POOL, Source
 from ouroboros.pipeline.settings.data import format_of

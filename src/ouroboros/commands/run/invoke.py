@@ -117,7 +117,7 @@ def watched(plan: "Plan | Sweep", shown: "View | SweepView") -> Iterator[None]:
     first = [] if hasattr(shown, "entries") else [shown.run]  # of a sweep no point is preferred
     command = launch.command("ouroboros", "view", *first, "--root", str(shown.path.parents[2]))
     page = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True,
-                            env=os.environ | {"PYTHONPATH": launch.python_path()})
+                            env=launch.environment())
     try:
         yield
     finally:
@@ -133,7 +133,7 @@ def start_detached(plan: "Plan | Sweep", shown: "View | SweepView", command: lis
     command = launch.command("ouroboros", *command[1:])
     with open(log, "ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                   start_new_session=True, env=os.environ | {"PYTHONPATH": launch.python_path()})
+                                   start_new_session=True, env=launch.environment())
     root = shown.path.parents[2]
     name = shlex.join([shown.run, *([] if root == Path() else ["--root", str(root)])])
     print(f"ouro: {shown.run} runs in the background as process {process.pid}; what it prints: {near(log)}\n"
@@ -215,7 +215,7 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
     if not any(PRINTS_ONLY.fullmatch(word) for word in extra):
         plan.freeze()  # so that `ouro status` has it while snakemake starts
     command = snakemake_command(overrides, extra)
-    environment = os.environ | hub.variable(plan) | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": launch.python_path()}
+    environment = launch.environment() | hub.variable(plan) | {SUMMARY_FOLLOWS: "1"}
     began, grace = time.time(), max(stage.config.log.grace_seconds for stage in plan.stages)
     # on SLURM a job's end concerns its stage alone
     asked = partial(asked_to_end, [] if to_slurm(extra) else plan.stages, began)

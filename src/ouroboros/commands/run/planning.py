@@ -4,9 +4,11 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
+from ouroboros.pipeline.check.data import rowless
 from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.check.machine import unusable_root
 from ouroboros.pipeline.check.report import warn
-from ouroboros.pipeline.check.stage_rules import unread, unusable_root, without_data
+from ouroboros.pipeline.check.stage import unread
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.plan import hub
 from ouroboros.pipeline.plan.plan import Plan, make_plan
@@ -20,15 +22,17 @@ SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # set when `ouro run` prints the summa
 
 def checked_plan(config: Config, on_warning: Callable[[str], None] = warn, ask: bool = True) -> Plan:
     """Returns the plan of a configuration; checks that its monitor is installed (not after hours) and that it names
-    data. Settings that nothing reads are reported on stderr, unless `ouro run` has done so before it started this.
+    data, and reports settings that nothing reads on stderr, unless `ouro run` has done so before it started this.
 
     ask: whether to query the hub for what is neither pinned nor cached."""
-    config, unlocated = hub.located(config, ask)
-    recipe = Recipe(config)
-    check_monitor(config.monitor.monitor_type, config.monitor.monitor_args)
-    if problems := unlocated + without_data(recipe) + unusable_root(config.checkpoint_root_dir):
+    config, problems = hub.located(config, ask)
+    judged, recipe = bool(os.environ.get(SUMMARY_FOLLOWS)), Recipe.of(config)
+    if not judged:
+        check_monitor(config.monitor.monitor_type, config.monitor.monitor_args)
+        problems += recipe.each(rowless) + unusable_root(config.checkpoint_root_dir)
+    if problems:
         raise ConfigError("\n  ".join(problems), problems)
-    for line in [] if os.environ.get(SUMMARY_FOLLOWS) else unread(recipe):
+    for line in [] if judged else unread(recipe):
         on_warning(line)
     return make_plan(config)
 

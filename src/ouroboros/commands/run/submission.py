@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ouroboros.commands.run.sweep import rules
-from ouroboros.pipeline.check import cluster_rules
+from ouroboros.pipeline.check import machine
 from ouroboros.pipeline.job import slurm
 from ouroboros.pipeline.job.ending import INTERRUPTED, OUT_OF_TIME
 from ouroboros.pipeline.job.error_file import recorded_error, write_error
@@ -71,7 +71,7 @@ def run_jobs(start: Callable[[list[str]], "Ended"], extra: list[str], plan) -> "
     start: runs snakemake with these arguments. extra: the user's. At most MOST_IDLE submissions in a row reach no
     further step.
     """
-    if problems := cluster_rules.unsatisfiable_requests(plan.stages):
+    if problems := machine.unsatisfiable_requests(plan.stages):
         raise ConfigError.of("SLURM cannot run these stages:", problems)
     options, idle, reached = arguments(plan), 0, _progress(plan)
     with files.locked(plan.view / ".slurm.lock", lambda holder: _say(f"waiting for another `ouro run`: {holder}")):

@@ -16,8 +16,8 @@ from ouroboros.commands.init.columns import guess
 from ouroboros.commands.init.data import is_rewritten, read
 from ouroboros.commands.web import recipe_text
 from ouroboros.pipeline.check import fields
-from ouroboros.pipeline.check.incomplete import report_of
 from ouroboros.pipeline.check.judge import judged, of_first_point
+from ouroboros.pipeline.check.preflight import report_of
 from ouroboros.pipeline.check.report import Report
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.data_files import READERS

@@ -7,7 +7,6 @@ DuckDB's memory_limit is none: it does not count a text that is being made, nor 
 
 import asyncio
 import json
-import os
 import resource
 import sys
 from asyncio.subprocess import PIPE
@@ -31,7 +30,7 @@ async def answer(root: Path, runs: list[str], question: str) -> dict[str, Any]:
     or for one that takes too long or ends; it ends with this call."""
     child = await asyncio.create_subprocess_exec(*launch.command("ouroboros.commands.web.question"), stdin=PIPE,
                                                  stdout=PIPE, process_group=0,
-                                                 env=os.environ | {"PYTHONPATH": launch.python_path()})
+                                                 env=launch.environment())
     try:
         asked = json.dumps({"root": str(root), "runs": runs, "question": question})
         said, _ = await asyncio.wait_for(child.communicate(asked.encode()), SECONDS)

@@ -112,12 +112,10 @@ def _given(asked: dict[str, Any], *names: str) -> list[Any]:
 
 
 def _command(*words: str) -> subprocess.CompletedProcess:
-    import os
-
     try:
         return subprocess.run(launch.command("ouroboros", *words), capture_output=True, text=True, check=False,
                               stdin=subprocess.DEVNULL, timeout=SECONDS,
-                              env=os.environ | {"PYTHONPATH": launch.python_path()})
+                              env=launch.environment())
     except subprocess.TimeoutExpired as error:
         raise DataError(f"`ouro {' '.join(words[:2])}` took longer than {SECONDS} seconds.") from error
 

