@@ -162,7 +162,7 @@ def main(request: str, file: str) -> int:
     """Writes the tasks that a request, an object as JSON, asks for."""
     try:
         with open(file, "w", encoding="utf-8") as out:
-            out.writelines(f"{json.dumps(task)}\n" for task in tasks(**json.loads(request)))
+            out.writelines(f"{json.dumps(task, default=str)}\n" for task in tasks(**json.loads(request)))
     except Mistake as mistake:
         print(mistake, file=sys.stderr)
         return 2

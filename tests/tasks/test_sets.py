@@ -9,7 +9,7 @@ from ouroboros.workflows.code_reward import code_reward
 from tests.tasks.rows import rows
 
 pytestmark = pytest.mark.tasks
-EVALS = ("logiqa", "poker-hands", "arithmetic-expression-meta", "2d_movement", "chess", "crontab", "solve-for-variable")
+EVALS = ("logiqa", "2d_movement", "crontab", "solve-for-variable", "chess-match")
 
 
 @pytest.mark.parametrize("name", EVALS)
