@@ -25,7 +25,8 @@ from ouroboros.pipeline.settings.arguments.rows import Countdown, Products, Sums
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.records import RawTask
 
-COUNTDOWN, PRODUCTS, SUMS = (one.model_construct() for one in (Countdown, Products, Sums))  # their defaults
+COUNTDOWN, PRODUCTS = Countdown.model_construct(), Products.model_construct()  # their defaults
+SUMS = Sums.model_construct()
 MISSES = 20_000  # draws without a new task after which the space counts as exhausted
 TIMES = "\u00d7"  # multiplication sign: not ASCII
 

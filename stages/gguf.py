@@ -18,8 +18,10 @@ PARTS, TOKENS = "split.count", "tokenizer.ggml.tokens"
 
 
 def read(file: Path, directory: Path, dtype: str) -> None:
-    """Makes the directory. dtype: of the weights, a name in torch. Raises OuroError unless the file is a whole model,
-    with a tokenizer and a chat template, if any, that renders."""
+    """Makes the directory; the model is in one in it, named like the file. dtype: of the weights, a name in torch.
+
+    Raises OuroError unless the file is a whole model, with a tokenizer and a chat template, if any, that renders.
+    """
     import torch
 
     _require_whole(file)
@@ -30,8 +32,8 @@ def read(file: Path, directory: Path, dtype: str) -> None:
     if tokenizer.chat_template:
         try_template(tokenizer, "its chat template", is_own=True)
     with files.new_directory(directory) as made:
-        model.to(dtype=getattr(torch, dtype)).save_pretrained(made)
-        tokenizer.save_pretrained(made)
+        model.to(dtype=getattr(torch, dtype)).save_pretrained(made / file.stem)
+        tokenizer.save_pretrained(made / file.stem)
         files.write_json(made / files.MANIFEST, {"dtype": dtype})
 
 

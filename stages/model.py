@@ -74,7 +74,7 @@ def rewrite(base: Path, model, directory: Path) -> dict[str, Any]:
     model: the section. Raises ModelError for a key that the model ignores.
     """
     written = rewritten(str(base), model)
-    for file in (one for one in base.rglob("*") if one.is_file() and one not in (base / CONFIG, base / files.MANIFEST)):
+    for file in (one for one in base.rglob("*") if one.is_file() and one != base / CONFIG):
         place = directory / file.relative_to(base)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(file.resolve())

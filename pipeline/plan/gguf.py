@@ -45,7 +45,7 @@ def directory(named: str, root: str, dtype: str, make: bool = True) -> GgufDirec
         if not make:
             raise ModelError("is not read into a Hugging Face directory yet: `ouro config check` does it.")
         _read(file, place, kind)
-    return GgufDirectory(place, named)
+    return GgufDirectory(place / file.stem, named)
 
 
 def _file(named: str) -> Path:

@@ -37,7 +37,7 @@ def test_a_gguf_file_is_trained(tmp_path):
     done = ouro(tmp_path, "run", "recipe=tiny", TRANSFORMERS)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     (read,) = (tmp_path / "store" / "gguf").iterdir()
-    before, after = load_file(read / "model.safetensors"), load_file(
+    before, after = load_file(read / "tiny" / "model.safetensors"), load_file(
         tmp_path / "runs/ouroboros/tiny/stages/rft/model/model.safetensors")
     assert before.keys() == after.keys()
     assert all((before[name] != after[name]).any() for name in before if "proj" in name)

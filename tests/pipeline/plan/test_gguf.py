@@ -55,13 +55,13 @@ def test_the_directory_has_the_log_probs_of_the_file(tmp_path, kind):
         stage.read(file, tmp_path / dtype, dtype)
     direct = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32,
                                                   quantization_config=GgufConfig(dequantize=True))
-    exact, short = (AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype="auto")
+    exact, short = (AutoModelForCausalLM.from_pretrained(tmp_path / name / "tiny", dtype="auto")
                     for name in ("float32", "bfloat16"))
     assert torch.equal(log_probs(exact), log_probs(direct))
     assert all(torch.equal(one.bfloat16(), short.state_dict()[name]) for name, one in direct.state_dict().items())
-    tokenizer = load_tokenizer(tmp_path / "float32")
+    tokenizer = load_tokenizer(tmp_path / "float32" / "tiny")
     assert tokenizer("ab 1")["input_ids"] == [99, 97, 4]  # a merge of the file, a space, a digit
-    assert 1 in end_tokens(tokenizer, tmp_path / "float32")
+    assert 1 in end_tokens(tokenizer, tmp_path / "float32" / "tiny")
     assert tokenizer.chat_template == gguf_files.TEMPLATE
 
 
@@ -96,7 +96,7 @@ def test_every_setting_that_names_a_model_takes_the_same_directory(package, tmp_
     (made,) = (tmp_path / "store" / "gguf").iterdir()
     assert not lacking
     assert {model.model_path, model.critic_model_path, model.teacher_model_path, rft["model"]["model_path"],
-            config.explorer.auxiliary_models[0].model_path} == {str(made)}
+            config.explorer.auxiliary_models[0].model_path} == {str(made / "tiny")}
     assert made.name.endswith("-bfloat16")
     assert "tiny_model" not in sys.modules
     assert hub.frozen(config).model.model_path == "wheel://tiny-model"
@@ -109,7 +109,7 @@ def test_every_setting_that_names_a_model_takes_the_same_directory(package, tmp_
 def test_the_identity_is_that_of_the_content(package, tmp_path, monkeypatch):
     monkeypatch.setattr(gguf, "_read", stage.read)  # in this process
     first = gguf.directory("wheel://tiny-model", str(tmp_path), "float32")
-    files.remove_tree(Path(first))
+    files.remove_tree(Path(first).parent)
     moved = package.rename(tmp_path / "tiny.gguf")
     again = gguf.directory(str(moved), str(tmp_path), "float32")
     assert again == first
