@@ -76,7 +76,7 @@ def test_a_reward_function_is_called_with_a_response_and_its_truth(project):
             [(f"'mine.rewards:{name}'", True)] if name in few else [])
 
 
-def test_an_async_function_is_no_loss_and_one_of_all_responses_is_not_asked_for_what_it_is_given(project):
+def test_an_async_function_is_no_loss(project):
     (line,) = lines("mine.rewards:later")
     wording(line, "`async def`")
 
