@@ -143,10 +143,11 @@ class Algorithm:
     def estimates(self) -> frozenset[str]:
         """The columns that models compute before advantages: ref_logprobs, old_logprobs of the trainer, entropies,
         values of a critic, teacher_logprobs."""
-        found = {*self.reads, *self.settings.reads}
-        if "ref_logprobs" in self.row_columns or self.kl or self.penalty:
-            found.add("ref_logprobs")
-        return frozenset(found if self.settings.bypass_old_logprobs else {*found, "old_logprobs"})
+        found = {"ref_logprobs"} if "ref_logprobs" in self.row_columns or self.kl or self.penalty else set()
+        if self.settings.on_rollouts:  # stages on given rows have no such settings
+            found |= {*self.settings.reads} if self.settings.bypass_old_logprobs else {
+                *self.settings.reads, "old_logprobs"}
+        return frozenset(found)
 
     def advantages(self, batch: pa.Table) -> pa.Table:
         """A table of experience_id and advantage (operators/advantages) of the usable rows of a batch, whose rewards

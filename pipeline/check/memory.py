@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ouroboros.pipeline.check.model_size import Layer, Size
-from ouroboros.pipeline.settings.algorithms import ROLLOUTS, data_of
+from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles, must_overlap
@@ -138,7 +138,7 @@ def activations(size: Size, config: Config, element: int) -> float:
         within = max(_within(size, layer, element), 3 * element * of_part)
         backward = max(backward, tokens * (within + (saved if recomputed else 0)))
     chunk, own = min(settings.logprob_chunk_tokens, tokens), 0 if adapters else element
-    given = data_of(at(config, "algorithm.algorithm_type")) != ROLLOUTS
+    given = not facts(at(config, "algorithm.algorithm_type")).on_rollouts
     sets = most_kept(config) if at(config, "buffer.explorer_input") else 0  # of recorded rows it is not known
     taught = not given and at(config, "algorithm.policy_loss_fn") is not None and config.algorithm.loss.needs_teacher
     whole = given or not (taught or sets or at(config, "model.top_k", -1) > 0)  # the kernel sums over all tokens

@@ -15,7 +15,7 @@ from ouroboros.pipeline.job.devices import gpus_of_machine
 from ouroboros.pipeline.job.shares import held_gpus
 from ouroboros.pipeline.job.tasksets import HELD
 from ouroboros.pipeline.plan.code import code_of
-from ouroboros.pipeline.settings.algorithms import OF_SCORES, PAIRS, base_of, data_of
+from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config, users_code, walk
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import LATER, RECIPES, Kind
@@ -113,8 +113,8 @@ def uses(kind: Kind, algorithm_type: str) -> tuple[str, ...]:
     """Returns the settings that enter the identity of a stage of this kind."""
     if not kind.learns_from_given:
         return kind.uses
-    data, base = data_of(algorithm_type), base_of(algorithm_type)
-    return (*kind.uses, *(PAIRS_USE if data == PAIRS else ()), *((HELD_OUT,) if base in OF_SCORES else ()))
+    trains = facts(algorithm_type)
+    return (*kind.uses, *(PAIRS_USE if trains.on_pairs else ()), *((HELD_OUT,) if trains.scores_responses else ()))
 
 
 def received_settings(kind: Kind, algorithm_type: str) -> tuple[str, ...]:

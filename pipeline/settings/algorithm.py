@@ -1,5 +1,6 @@
 """The section `algorithm`, and the settings of PPO's critic: part of the schema in pipeline/settings/config.py."""
 
+from operator import attrgetter
 from typing import Any
 
 from ouroboros.pipeline.settings import algorithms, declared
@@ -174,27 +175,12 @@ class Algorithm(Section):
     optimizer: Optimizer = section(Optimizer)
 
     @property
-    def data(self) -> str:
-        """Returns what is trained on: rollouts, or given pairs, demonstrations or texts."""
-        return algorithms.data_of(self.algorithm_type)
+    def facts(self) -> algorithms.Facts:
+        """Returns what its type declares."""
+        return algorithms.facts(self.algorithm_type)
 
-    @property
-    def on_rollouts(self) -> bool:
-        return self.data == algorithms.ROLLOUTS
-
-    @property
-    def on_pairs(self) -> bool:
-        return self.data == algorithms.PAIRS
-
-    @property
-    def on_given_tokens(self) -> bool:
-        """Returns whether the loss is the likelihood of demonstrations or texts, whatever the other settings."""
-        return not (self.on_rollouts or self.on_pairs)
-
-    @property
-    def scores_responses(self) -> bool:
-        """Returns whether a reward model is trained, which has a score for each response and no log-probs."""
-        return algorithms.base_of(self.algorithm_type) in algorithms.OF_SCORES
+    data, on_rollouts, on_pairs, on_given_tokens, scores_responses = (
+        property(attrgetter(f"facts.{name}")) for name in algorithms.Facts._fields)
 
     @property
     def advantage(self) -> type[declared.Advantage]:

@@ -9,7 +9,7 @@ algorithm's own if the function is the algorithm's own too.
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ouroboros.pipeline.settings.declared import ADVANTAGES, POLICY_LOSSES
 from ouroboros.pipeline.settings.setting import Section
@@ -47,9 +47,22 @@ def base_of(algorithm_type: str | None) -> str:
     return getattr(found, "like", LIKE) if found else algorithm_type or ""
 
 
-def data_of(algorithm_type: str | None) -> str:
-    """Returns what a type trains on: rollouts, or given pairs, demonstrations or texts."""
-    return DATA.get(base_of(algorithm_type), ROLLOUTS)
+class Facts(NamedTuple):
+    """What a type trains on: rollouts, or given pairs, demonstrations or texts, whose tokens have their likelihood as
+    the loss whatever the other settings; and whether that is a reward model, with scores and no log-probs."""
+
+    data: str
+    on_rollouts: bool
+    on_pairs: bool
+    on_given_tokens: bool
+    scores_responses: bool
+
+
+def facts(algorithm_type: str | None) -> Facts:
+    """Returns what a type declares; an unknown one trains on rollouts."""
+    name = base_of(algorithm_type)
+    data = DATA.get(name, ROLLOUTS)
+    return Facts(data, data == ROLLOUTS, data == PAIRS, data not in (ROLLOUTS, PAIRS), name in OF_SCORES)
 
 
 def learns_by_variance(algorithm) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ouroboros.pipeline.settings.algorithms import ROLLOUTS, data_of
+from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.data import train_places
 from ouroboros.pipeline.settings.kinds import of_mode
 from ouroboros.pipeline.settings.setting import at
@@ -35,7 +35,7 @@ def is_truncated(top_p: float, top_k: int, min_p: float | None) -> bool:
 
 def truncates(config) -> bool:
     """Returns whether the explorer of a stage samples rows to train on so."""
-    if at(config, "algorithm") is None or data_of(at(config, "algorithm.algorithm_type")) != ROLLOUTS:
+    if at(config, "algorithm") is None or not facts(at(config, "algorithm.algorithm_type")).on_rollouts:
         return False  # it evaluates, or learns from files
     return of_mode(config.mode).explores and bool(truncations(config))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ouroboros.commands.bridges.translation import Entry, Path, Translation, places
 from ouroboros.pipeline.check.named_functions import PARTS, part_taker, reward_taker, workflow_taker
-from ouroboros.pipeline.settings.algorithms import PAIRS, ROLLOUTS, data_of, parts
+from ouroboros.pipeline.settings.algorithms import facts, parts
 from ouroboros.pipeline.settings.arguments.base import Taker, unknown
 from ouroboros.pipeline.store.errors import ConfigError
 
@@ -71,7 +71,7 @@ def _function(made: Translation, part: str, stage: Path) -> str | None:
         return made.entries.get((*stage, *of_all), made.entries.get(of_all, Entry(None))).value
 
     algorithm_type, named = str(given("algorithm_type")), given(part)
-    if data_of(algorithm_type) not in (ROLLOUTS, PAIRS):
+    if facts(algorithm_type).on_given_tokens:
         return None
     try:
         return parts(algorithm_type).get(part) if named is None else named

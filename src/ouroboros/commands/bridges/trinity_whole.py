@@ -9,7 +9,7 @@ from typing import Any
 from ouroboros.commands.bridges.tables import said, table
 from ouroboros.commands.bridges.translation import SETTINGS, Entry, Path, Translation, first, places
 from ouroboros.pipeline.compose.recipe import RESERVED
-from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, ROLLOUTS, data_of
+from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES, facts
 from ouroboros.pipeline.settings.train_batch import taken_groups
 
 ITS_DEFAULT = "Trinity-RFT's default"
@@ -153,7 +153,7 @@ def gpus(made: Translation) -> None:
     for stage in ((), *stages_of(made.entries)):
         each, taken, _, leave, mode = _gpus_of(made, stage)
         # nothing explores at the same time
-        is_alone = mode == "train" or data_of(_value(made, stage, None, *KIND)) != ROLLOUTS
+        is_alone = mode == "train" or not facts(_value(made, stage, None, *KIND)).on_rollouts
         taken = 0 if is_alone else taken
         left = each - taken if each and mode in ("both", "train") and taken is not None else None
         if left not in (None, (made.value(*RANKS) or 1) if stage else 1):
@@ -235,11 +235,11 @@ def complete_stages(made: Translation, values: dict[Path, Any]) -> None:
     if both := sorted(own & {path[0] for path in values if path[0] != "stages"}):
         made.note("merged_stages", sections=", ".join(both))
     kind, mode = values.get(KIND), values.get(("mode",))
-    if kind is not None and data_of(kind) == ROLLOUTS and ("algorithm", "repeat_times") not in made.entries:
+    if kind is not None and facts(kind).on_rollouts and ("algorithm", "repeat_times") not in made.entries:
         made.note("repeat_times")
     if not names and mode == "bench" and values.get(("model", "external_model", "enable")) is not True:
         made.ask("bench")
-    if not names and (mode == "explore" or (mode == "train" and data_of(kind) == ROLLOUTS)):
+    if not names and (mode == "explore" or (mode == "train" and facts(kind).on_rollouts)):
         made.note("half", mode=mode, alone=said(f"{mode}_alone"))
 
 
