@@ -15,7 +15,7 @@ policy loss and the entropy loss. The averages divide by all tokens.
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,16 +37,6 @@ from ouroboros.pipeline.settings.columns import OF_THE_FORWARD, ratio_column
 from ouroboros.pipeline.settings.train_batch import REPLAY, train_batch
 from ouroboros.pipeline.settings.trainer import several_steps
 from ouroboros.pipeline.store.errors import ConfigError, pick
-
-
-class Learner(Protocol):
-    """What makes the optimizer steps of a train batch, as Algorithm.update orders them (stages/learner/steps.py)."""
-
-    def policy(self, batch: Any, trains: bool = True) -> Any:
-        """The optimizer steps of the policy over the batch; without `trains` all is measured and nothing trained."""
-
-    def critic(self, batch: Any) -> Any:
-        """The optimizer steps of the critic over the batch."""
 
 
 class Algorithm:
@@ -90,7 +80,11 @@ class Algorithm:
         self.rejection = self.settings.rollout_rejection.bounds if on_rollouts else {}
         self.mixes = bool(self.correction or self.rejection) and self.settings.sample_strategy == "mix"
         self.by_kind = "is_expert" in (*needed_columns(self.policy_loss), *self.columns)
-        self.choices = self._choices() if on_rollouts else {}
+        self.choices: dict[str, Callable[..., Tensor]] = {}  # column -> what selects tokens by it, over the whole batch
+        if on_rollouts and self.declared.chooses_tokens:
+            self.choices["chosen"] = self.declared.choose
+        if on_rollouts and self.settings.top_entropy_quantile < 1:
+            self.choices["teaches"] = partial(of_high_entropy, quantile=self.settings.top_entropy_quantile)
         if on_rollouts:
             refuse_parameters(self.settings, "advantage_fn")
             self.advantage = chosen_advantage(self.settings.advantage_fn, self.settings.advantage_fn_args)
@@ -113,8 +107,7 @@ class Algorithm:
 
     def saved(self) -> dict[str, Any]:
         """The state for a checkpoint: `state`, with the coefficients of the KL terms, which may adapt."""
-        terms = {"kl_loss_fn": self.kl, "kl_penalty_fn": self.penalty} if self.settings.on_rollouts else {
-            "kl_loss_fn": self.kl}
+        terms = {"kl_loss_fn": self.kl} | ({"kl_penalty_fn": self.penalty} if self.settings.on_rollouts else {})
         return self.state | {part: term.kl_coef for part, term in terms.items()}
 
     # ------------------------------------------------------------------------------------------------ a train step
@@ -193,10 +186,11 @@ class Algorithm:
             loss, statistics = torch.where(out, 0.0, loss), statistics | {"rejected": out.to(loss.dtype)}
         return loss, statistics
 
-    def update(self, learner: Learner, batch: Any) -> tuple[Any, Any]:
+    def update(self, learner: Any, batch: Any) -> tuple[Any, Any]:
         """The optimizer steps of a batch: what the policy's measured, and the critic's or None.
 
-        batch: with step, from 1. A critic (PPO, arXiv:1707.06347) learns first, alone for trainer.critic_warmup steps.
+        learner: makes the steps, by policy(batch, trains=True) and critic(batch) (stages/learner/steps.py). batch: with
+        step, from 1. A critic (PPO, arXiv:1707.06347) learns first, alone for trainer.critic_warmup steps.
         """
         if "values" not in self.estimates:
             return learner.policy(batch), None
@@ -229,15 +223,6 @@ class Algorithm:
         """Whether tokens are chosen over the whole batch, which takes a forward before the step."""
         return bool(self.choices) or type(self).choose is not Algorithm.choose
 
-    def _choices(self) -> dict[str, Callable[..., Tensor]]:
-        """What selects tokens over the whole batch, by the column that it makes."""
-        made: dict[str, Callable[..., Tensor]] = {}
-        if self.declared.chooses_tokens:
-            made["chosen"] = self.declared.choose
-        if self.settings.top_entropy_quantile < 1:
-            made["teaches"] = partial(of_high_entropy, quantile=self.settings.top_entropy_quantile)
-        return made
-
     def _correction(self, columns: dict[str, Tensor]) -> Tensor:
         """[N]; 1 on demonstrations, which no engine sampled."""
         weights, _ = importance_correction(
@@ -257,10 +242,11 @@ class Algorithm:
 def _refuse_other_rows(loss: str, algorithm) -> None:
     """Raises ConfigError for a loss of ours that reads other rows than those that the algorithm trains on."""
     kind = f"algorithm.policy_loss_fn={loss} with algorithm.algorithm_type={algorithm.algorithm_type}"
-    ours = ":" not in loss
-    if ours and (loss in OF_PAIRS) != algorithm.on_pairs:
+    if ":" in loss:
+        return
+    if (loss in OF_PAIRS) != algorithm.on_pairs:
         raise ConfigError(f"{kind}: {', '.join(OF_PAIRS)} compare pairs of responses, which the types of the same "
                           "names read, and no other loss does. Choose both alike.")
-    if ours and (loss in OF_SCORES) != algorithm.scores_responses:
+    if (loss in OF_SCORES) != algorithm.scores_responses:
         raise ConfigError(f"{kind}: {', '.join(OF_SCORES)} takes scores of responses, and all others log-probs of "
                           "tokens. Choose both alike.")

@@ -70,12 +70,10 @@ def solves(calls: Calls, truth: str) -> bool:
 
 def _fits(given: dict[str, Any], parameters: dict[str, Any], allowed: dict[str, list]) -> bool:
     kinds = parameters["properties"]
-    if any(name not in given for name in parameters.get("required", ())):
-        return False
-    if any(name not in given and "" not in values for name, values in allowed.items()):
-        return False
-    return all(name in kinds and name in allowed and _is_allowed(value, kinds[name], allowed[name])
-               for name, value in given.items())
+    needed = {*parameters.get("required", ()), *(name for name, values in allowed.items() if "" not in values)}
+    return needed <= {*given} and all(
+        name in kinds and name in allowed and _is_allowed(value, kinds[name], allowed[name])
+        for name, value in given.items())
 
 
 def _is_allowed(value: Any, about: dict[str, Any], allowed: list) -> bool:

@@ -15,8 +15,7 @@ def keeping(records: Iterable[dict], asked: Sequence[str], columns, into: Mutabl
             ) -> Iterator[dict]:
     """The records, one after the other; what each has of the columns `asked` is appended to `into`.
 
-    columns: a `format`.
-    Raises DataError, with the columns that are there, for one that no record has.
+    columns: a `format`. Raises DataError, with the columns that are there, for one that no record has.
     """
     lacking, known = {*required_columns(asked)}, {}
     for record in records:

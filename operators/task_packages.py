@@ -105,9 +105,8 @@ def evals(name: str, size: int | None) -> Iterator[dict[str, Any]]:
             if about.get("class") in TEXT_EVALS}
     _known(name, sets)
     about = sets[name]
-    shown = islice(_jsonl(registry / "data" / about["few_shot_jsonl"]), about["num_few_shot"]) if (
-        about.get("num_few_shot")) else ()
-    turns = [turn for one in shown for turn in one["sample"]]
+    turns = [turn for one in islice(_jsonl(registry / "data" / about["few_shot_jsonl"]), about["num_few_shot"])
+             for turn in one["sample"]] if about.get("num_few_shot") else []
     for row in _jsonl(registry / "data" / about["samples_jsonl"]):
         asked, ideal = row["input"], row["ideal"]
         asked = asked if isinstance(asked, list) else [{"role": "user", "content": asked}]

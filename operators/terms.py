@@ -79,11 +79,11 @@ def correction_arguments(config) -> dict | None:
 
 def entropy_loss(algorithm) -> tuple[partial, bool]:
     """The entropy loss with its arguments, and whether its weight is nonzero. algorithm: its section."""
-    name = "none" if algorithm.on_given_tokens else algorithm.entropy_loss_fn
-    function = chosen_estimate(ENTROPY_LOSSES, name, "algorithm.entropy_loss_fn")
+    name, given = "none", {}
     if not algorithm.on_given_tokens:
+        name, given = algorithm.entropy_loss_fn, algorithm.entropy_loss_fn_args
         refuse_parameters(algorithm, "entropy_loss_fn")
-    given = {} if algorithm.on_given_tokens else algorithm.entropy_loss_fn_args
+    function = chosen_estimate(ENTROPY_LOSSES, name, "algorithm.entropy_loss_fn")
     bound = arguments("entropy_loss_fn", name, function, given, "algorithm.entropy_loss_fn_args")
     return partial(function, **bound), bool(bound.get("entropy_coef", ":" in name))
 

@@ -76,18 +76,13 @@ class Programs:
 
     def judged(self, job: dict, *limits: Any) -> Future:
         key = hash_json([job, *limits])
-        if key not in self.known:
+        if (found := self.known.get(key)) is None:
             if len(self.known) >= KNOWN:
                 del self.known[next(iter(self.known))]
-            self.known[key] = self._pool.submit(self._result, key, job, *limits)
-        return self.known[key]
-
-    def _result(self, key: str, *job: Any) -> dict:
-        try:
-            return judged(*job)
-        except BaseException:
-            self.known.pop(key, None)  # asked again, the program may have a verdict
-            raise
+            found = self.known[key] = self._pool.submit(judged, job, *limits)
+            # without a verdict it may have one when it is asked again
+            found.add_done_callback(lambda ended: ended.exception() and self.known.pop(key, None))
+        return found
 
 
 PROGRAMS = Programs()
@@ -124,8 +119,8 @@ def _tests(answer: str, columns: Mapping[str, Any]) -> dict:
 
 
 def _mapping(value: Any) -> dict:
-    """LiveCodeBench has a text of JSON there."""
-    with suppress(ValueError, TypeError):
+    """Returns a mapping, or that in a text of JSON; empty for anything else, which a program's process may say."""
+    with suppress(ValueError, TypeError, RecursionError):
         found = value if isinstance(value, dict) else json.loads(value)
         return found if isinstance(found, dict) else {}
     return {}
@@ -153,7 +148,7 @@ def _by_assertions(job: dict, limits: tuple) -> dict:
             line = tests.ask(answer)
         found = json.loads(line or '{"problem": "their process ended"}')
         if "weak" in found:
-            said = _read(program.ask(_line({name: job[name] for name in ("tests", "prompt", "entry")})))
+            said = _mapping(program.ask(_line({name: job[name] for name in ("tests", "prompt", "entry")})))
             passed, total = (said[one] if type(said.get(one)) is int else 0 for one in ("passed", "total"))
             is_one = 0 <= passed <= total > 0
             found, notes = {"passed": passed if is_one else 0, "total": total if is_one else 1}, ["weak"]
@@ -170,7 +165,7 @@ def _by_pairs(job: dict, limits: tuple) -> dict:
             if not (answer := program.ask(_line(asked))):
                 notes = ["ended"]
                 break
-            said = _read(answer)
+            said = _mapping(answer)
             passed += _returned(said, wanted, isinstance(given, str)) if name else (
                 said.get("code") == 0 and prints(str(said.get("printed")), _text(wanted)))
     return {"passed": passed, "total": len(job["pairs"]), "notes": notes}
@@ -178,14 +173,6 @@ def _by_pairs(job: dict, limits: tuple) -> dict:
 
 def _line(message: dict) -> bytes:
     return json.dumps(message).encode() + b"\n"
-
-
-def _read(line: bytes) -> dict:
-    """What a program's process says, which may be anything."""
-    with suppress(ValueError, RecursionError):
-        found = json.loads(line)
-        return found if isinstance(found, dict) else {}
-    return {}
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,7 @@ import re
 import sysconfig
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from ouroboros.operators.answers import spoken
@@ -14,27 +15,13 @@ from ouroboros.operators.reward import Judgement, final_answers
 from ouroboros.pipeline.settings.arguments.answers import ReasoningGymReward
 from ouroboros.pipeline.store import packages
 from ouroboros.pipeline.store.errors import StageError
-from ouroboros.workflows.environments.programs import PREFIX, PYTHON, SCRATCH_MB, Cell
+from ouroboros.workflows.environments.programs import PYTHON, Cell
 
 DEFAULT = ReasoningGymReward()
 SCORER = "ouroboros.operators.reasoning_gym_scores"
 TOGETHER = 500  # answers of one process: a sandbox shows 16 KiB of what it prints
 START_SECONDS, ANSWER_SECONDS = 120.0, 10.0  # wall time of a process; each answer has a limit of CPU time
 MEGABYTES = 4096
-
-
-class _Cell(Cell):
-    """A cell that sees packages, too: the directories shown behind that of Python."""
-
-    def __init__(self, storage_mb: float, memory_mb: float, shown: Sequence[Path]):
-        self._packages = [word for place, path in enumerate(shown) if place for word in (
-            "--ro-bind", f"/sys/layers/{place}", str(path))]
-        super().__init__(storage_mb, memory_mb, shown=shown)
-
-    def _files(self, verifies: bool) -> list[str]:
-        seen = super()._files(verifies)
-        at = seen.index("--proc")  # behind /tmp, below which they may be
-        return [*seen[:at], *self._packages, *seen[at:]]
 
 
 def reasoning_gym_reward(responses: Sequence[str], answers: Sequence[str], metadata: Sequence[dict],
@@ -63,17 +50,12 @@ def _scores(rows: list[list]) -> list[float | None]:
     """The package's score of each [answer, truth, metadata]; None at a limit."""
     place, installed = packages.folder("reasoning-gym"), sysconfig.get_path("purelib")
     scorer = Path(importlib.util.find_spec(SCORER).origin).read_text()
-    sandbox = _Cell(SCRATCH_MB, MEGABYTES, shown=[PREFIX, Path(installed), place])
-    try:
-        with tempfile.TemporaryFile("w+") as request:
-            json.dump(rows, request)
-            request.seek(0)
-            ended = sandbox.run(
-                [str(PYTHON), "-W", "ignore", "-c", scorer],
-                START_SECONDS + ANSWER_SECONDS * len(rows), stdin=request,
-                variables={"PYTHONPATH": f"{place}:{installed}", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"})
-    finally:
-        sandbox.close()
+    with closing(Cell(MEGABYTES, [Path(installed), place])) as sandbox, tempfile.TemporaryFile("w+") as request:
+        json.dump(rows, request)
+        request.seek(0)
+        ended = sandbox.run(
+            [str(PYTHON), "-W", "ignore", "-c", scorer], START_SECONDS + ANSWER_SECONDS * len(rows), stdin=request,
+            variables={"PYTHONPATH": f"{place}:{installed}", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"})
     if ended.code != 0:
         raise StageError(f"the scorer of reasoning-gym failed: {(ended.why or ended.output).strip()[-500:]}")
     return json.loads(ended.output.splitlines()[-1])

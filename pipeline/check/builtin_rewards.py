@@ -44,16 +44,15 @@ def isolation(config: Config) -> dict[str, list[Problem]]:
     """Returns why programs of replies cannot be isolated here, and a warning where they are not to be (code_reward)."""
     from ouroboros.workflows.environments.programs import cell  # starts processes
 
-    key, wrong = f"{SECTION}.taskset.reward_fn_args.isolation", []
-    for how in dict.fromkeys(runs_programs(config.kind, config) or ()):
+    key, wrong, ways = f"{SECTION}.taskset.reward_fn_args.isolation", [], {*(runs_programs(config.kind, config) or ())}
+    for how in sorted(ways):
         try:
             cell(how, CodeReward().memory_mb)
         except ConfigError as error:
             wrong.append(Problem(key, str(error), found=how))
-    return {"problems": wrong, "warnings": [
-        Problem(key, "programs of replies will run with all your rights: they may read, change and delete what you "
-                     "may, and use the network.", found="none")
-        for how in {*(runs_programs(config.kind, config) or ())} if how == "none"]}
+    return {"problems": wrong, "warnings": [Problem(
+        key, "programs of replies will run with all your rights: they may read, change and delete what you may, and "
+             "use the network.", found="none")] if "none" in ways else []}
 
 
 def _judged(settings: Config) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -5,27 +5,15 @@ after its content and its type. Planning replaces the file by that directory (pi
 of the hub, so checks, identities and stages know directories alone.
 """
 
-import os
 import subprocess
 from importlib import metadata
 from pathlib import Path
 
 from ouroboros.pipeline.store import files, launch
-from ouroboros.pipeline.store.digests import hashes_of, resolve
+from ouroboros.pipeline.store.digests import MadePath, hashes_of, resolve
 from ouroboros.pipeline.store.errors import ModelError
 
 WHEEL, SUFFIX = "wheel://", ".gguf"
-
-
-class GgufDirectory(str):
-    """The Hugging Face directory of a GGUF file. pinned: the name by which the user gave the file."""
-
-    pinned: str
-
-    def __new__(cls, path: str | Path, pinned: str = ""):
-        made = super().__new__(cls, path)
-        made.pinned = pinned
-        return made
 
 
 def is_named(value: str, key: str) -> bool:
@@ -33,7 +21,7 @@ def is_named(value: str, key: str) -> bool:
     return key.endswith("model_path") and (value.startswith(WHEEL) or value.endswith(SUFFIX))
 
 
-def directory(named: str, root: str, dtype: str, make: bool = True) -> GgufDirectory:
+def directory(named: str, root: str, dtype: str, make: bool = True) -> MadePath:
     """Returns the Hugging Face directory of a GGUF file, which is made where it is absent.
 
     root: of the run. dtype: the run's model.dtype; auto is bfloat16, whatever the device. Raises ModelError.
@@ -45,7 +33,7 @@ def directory(named: str, root: str, dtype: str, make: bool = True) -> GgufDirec
         if not make:
             raise ModelError("is not read into a Hugging Face directory yet: `ouro config check` does it.")
         _read(file, place, kind)
-    return GgufDirectory(place / file.stem, named)
+    return MadePath(place / file.stem, named)
 
 
 def _file(named: str) -> Path:
@@ -66,6 +54,6 @@ def _file(named: str) -> Path:
 
 def _read(file: Path, place: Path, dtype: str) -> None:
     done = subprocess.run(launch.command("ouroboros.stages.gguf", str(file), str(place), dtype), capture_output=True,
-                          text=True, env=os.environ | {"PYTHONPATH": launch.python_path()}, check=False)
+                          text=True, env=launch.environment(), check=False)
     if done.returncode:
         raise ModelError("".join(done.stderr.strip().splitlines()[-1:]) or f"reading it ended with {done.returncode}.")

@@ -18,7 +18,7 @@ from ouroboros.pipeline.settings.data import Rows
 from ouroboros.pipeline.settings.kinds import SETS
 from ouroboros.pipeline.settings.setting import values_of
 from ouroboros.pipeline.store import files, launch, packages
-from ouroboros.pipeline.store.digests import PackagePath
+from ouroboros.pipeline.store.digests import MadePath
 from ouroboros.pipeline.store.errors import DataError, OuroError
 
 
@@ -46,7 +46,7 @@ def with_tasks(config: Config) -> tuple[Config, list[str]]:
 def facts(config: Config) -> Iterator[tuple[str, str]]:
     """Yields (path, sentence) of each set of the run whose tasks are of a package, and are made."""
     for _, one in _named(config):
-        if isinstance(one.path, PackagePath):
+        if isinstance(one.path, MadePath):
             count, asked = Path(one.path).read_bytes().count(b"\n"), one.source_args.get("size") or 0
             more = f" of {asked:,}: different ones run out" if count < asked else ""
             yield one.path.pinned, f"{count:,} distinct tasks of split {one.split}{more}"
@@ -62,7 +62,7 @@ def _asked(one: Rows) -> Any:
     return getattr(one.path, "pinned", one.path)
 
 
-def _made(one: Rows, root: str) -> PackagePath:
+def _made(one: Rows, root: str) -> MadePath:
     """Returns the file of a set's tasks, which is made if it is not there."""
     package, _, name = _asked(one).partition("://")
     place = packages.folder(package)
@@ -71,7 +71,7 @@ def _made(one: Rows, root: str) -> PackagePath:
     path = Path(root, "store", ".tasks", f"{package}-{name.replace('/', '-')}-{digest}.jsonl")
     if not path.exists():
         files.write_atomic(path, partial(_write, request, place))
-    return PackagePath(str(path), _asked(one))
+    return MadePath(str(path), _asked(one))
 
 
 def _write(request: dict[str, Any], place: Path, path: Path) -> None:
@@ -83,7 +83,7 @@ def _write(request: dict[str, Any], place: Path, path: Path) -> None:
         raise DataError(f"it has no task of split {request['split']}.")
 
 
-def _put(value: Any, parts: list[str], path: PackagePath) -> Any:
+def _put(value: Any, parts: list[str], path: MadePath) -> Any:
     """Returns nested settings with a path at a dotted key."""
     if not parts:
         return path

@@ -34,8 +34,9 @@ class HubPath(str):
         return made
 
 
-class PackagePath(str):
-    """The file of tasks of a package (pipeline/plan/task_sources.py). pinned: the path as the user wrote it."""
+class MadePath(str):
+    """What planning made of what the user named: tasks of a package (pipeline/plan/packaged_tasks.py), the directory of
+    a GGUF file (pipeline/plan/gguf.py). pinned: the name as the user wrote it."""
 
     pinned: str
 

@@ -20,10 +20,10 @@ def command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def python_path() -> str:
-    """Returns PYTHONPATH for it: the current directory (the user's project), then what is set."""
+def python_path(first: Path | None = None) -> str:
+    """Returns PYTHONPATH for it: a directory, by default the current one (the user's project), then what is set."""
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    return os.pathsep.join(dict.fromkeys([os.getcwd(), *given]))
+    return os.pathsep.join(dict.fromkeys([str(first or Path.cwd()), *given]))
 
 
 def environment() -> dict[str, str]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ouroboros.pipeline.store import launch
 from ouroboros.pipeline.store.errors import DataError, StageError, nearest
 from ouroboros.pipeline.store.files import HOME
 
@@ -60,5 +61,4 @@ def fetch(name: str) -> Path:
 
 def environment(place: Path) -> dict[str, str]:
     """Returns the environment of a process that imports a package, before what is installed."""
-    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(place), *given]), "PYTHONWARNINGS": "ignore"}
+    return os.environ | {"PYTHONPATH": launch.python_path(place), "PYTHONWARNINGS": "ignore"}

@@ -21,17 +21,11 @@ class Objective:
 
     def __init__(self, config, algorithm: Algorithm | None = None):
         """config: the stage's settings (algorithm, model)."""
-        self.algorithm = algorithm or Algorithm.of(config)
-        self.kl, self.several = self.algorithm.kl, self.algorithm.several
-        self.needs_entropy_gradient, self.chooses = self.algorithm.needs_entropy_gradient, self.algorithm.chooses
-        self.aggregation = Aggregation(self.algorithm.aggregation, self.algorithm.normalizer,
-                                       unit=2 if config.algorithm.on_pairs else 1, by_kind=self.algorithm.by_kind,
-                                       own=self.algorithm.weights)
-
-    @property
-    def row_columns(self) -> tuple[str, ...]:
-        """The columns that rows must have."""
-        return self.algorithm.row_columns
+        self.algorithm = own = algorithm or Algorithm.of(config)
+        self.kl, self.several, self.chooses = own.kl, own.several, own.chooses
+        self.needs_entropy_gradient, self.row_columns = own.needs_entropy_gradient, own.row_columns
+        self.aggregation = Aggregation(own.aggregation, own.normalizer, unit=2 if config.algorithm.on_pairs else 1,
+                                       by_kind=own.by_kind, own=own.weights)
 
     def __call__(self, columns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """columns: name -> [N], from rows and forward. Returns the loss [N] and statistics of [N]."""

@@ -29,7 +29,7 @@ LARGEST = 1 << 22  # bytes of an answer
 READY, ENDED = b"ready\n", b"ended\n"
 FENCE = re.compile(r"^ *(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n]*\n(.*?)(?:^ *\1|\Z)", re.MULTILINE | re.DOTALL)
 BEGINS = re.compile(r"(?:def|class|import|from|async def|if __name__)\b|@|\w+ *=")
-SEVERAL = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
+SEVERAL = {kind.__name__: kind for kind in (list, tuple, set, frozenset, bytes, bytearray, dict)}
 
 
 def encoded(value: Any) -> Any:
@@ -42,11 +42,7 @@ def encoded(value: Any) -> Any:
         return None
     for name, kind in SEVERAL.items():
         if isinstance(value, kind):
-            return {name: [encoded(one) for one in kind.__iter__(value)]}
-    if isinstance(value, dict):
-        return {"dict": [[encoded(key), encoded(one)] for key, one in dict.items(value)]}
-    if isinstance(value, (bytes, bytearray)):
-        return {"bytes": bytes(value).decode("latin1")}
+            return {name: [encoded(one) for one in (dict.items(value) if kind is dict else kind.__iter__(value))]}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if isinstance(value, Iterable):
@@ -58,12 +54,10 @@ def decoded(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     [(kind, content)] = value.items()
-    if kind == "dict":
-        return {decoded(key): decoded(one) for key, one in content}
-    if kind in ("bytes", "complex"):
-        return content.encode("latin1") if kind == "bytes" else complex(*content)
-    several = map(decoded, content)
-    return iter(list(several)) if kind == "iterator" else SEVERAL[kind](several)
+    if kind == "complex":
+        return complex(*content)
+    several = [decoded(one) for one in content]
+    return iter(several) if kind == "iterator" else SEVERAL[kind](several)
 
 
 # ---------------------------------------------------------------------------------------------------- the program
@@ -139,18 +133,13 @@ class Program:
 
 def calls(requests: IO[str], replies: IO[str], about: dict, limits: dict) -> None:
     """Answers calls of a program in this process."""
-    nothing, program = os.open(os.devnull, os.O_RDWR), Program(about)
-    for descriptor in range(3):
-        os.dup2(nothing, descriptor)
-    confine(**limits)
-    print("ready", file=replies, flush=True)
+    program = Program(about)
     for line in requests:
         print(json.dumps(program.answer(json.loads(line))), file=replies, flush=True)
 
 
 def inputs(requests: IO[str], replies: IO[str], about: dict, limits: dict) -> None:
     """Runs a program once for each input, in a child."""
-    print("ready", file=replies, flush=True)
     for line in requests:
         given, printed = (os.memfd_create(name, 0) for name in ("in", "out"))
         with open(given, "w", closefd=False) as file:
@@ -212,8 +201,6 @@ def tests(requests: IO[str], replies: IO[str], about: dict, limits: dict) -> Non
             return _result(json.loads(line), given)
         return call
 
-    confine(**limits)
-    print("ready", file=replies, flush=True)
     requests.readline()  # begin
     try:
         found = verdict(about, remote)
@@ -245,5 +232,9 @@ def main(role: str, limits: str) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nothing, descriptor)
-    ROLES[role](requests, replies, json.loads(requests.readline()), json.loads(limits))
+    about, rights = json.loads(requests.readline()), json.loads(limits)
+    if role != "inputs":  # whose children are confined
+        confine(**rights)
+    print("ready", file=replies, flush=True)
+    ROLES[role](requests, replies, about, rights)
     os._exit(0)

@@ -40,14 +40,19 @@ MODULES = [word for one in (confinement, assertions, inside) for word in (one.__
 
 
 class Cell(Sandbox):
-    """A sandbox of single processes, which see Python without packages, and a /tmp of their own: nothing is kept."""
+    """A sandbox of single processes that see Python, these packages and a /tmp of their own: nothing is kept."""
+
+    def __init__(self, memory_mb: float, packages: Sequence[Path] = ()):
+        self._packages = [word for place, path in enumerate(packages, 1)
+                          for word in ("--ro-bind", f"/sys/layers/{place}", str(path))]
+        super().__init__(SCRATCH_MB, memory_mb, shown=[PREFIX, *packages])
 
     def _files(self, verifies: bool) -> list[str]:
         seen = [word for path in SEEN if os.path.exists(path) for word in ("--ro-bind", path, path)]
         shown = ["--ro-bind", "/sys/layers/0", str(PREFIX)] * (not PREFIX.is_relative_to("/usr"))
         hidden = [word for path in _packages() for word in ("--ro-bind", "/sys/none", str(path))]
         return [*seen, *shown, *hidden, "--perms", "1777", "--size", str(SCRATCH_MB * 2**20), "--tmpfs", "/tmp",
-                "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
+                *self._packages, "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
 class Unconfined:
@@ -102,7 +107,7 @@ def cell(isolation: str, memory_mb: int) -> Cell | Unconfined:
         return Unconfined()
     if isolation in ("auto", "namespaces"):
         try:
-            one = Cell(SCRATCH_MB, memory_mb, shown=[PREFIX])
+            one = Cell(memory_mb)
             atexit.register(one.close)
             return one
         except ConfigError as error:

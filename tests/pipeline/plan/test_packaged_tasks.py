@@ -9,7 +9,7 @@ from ouroboros.pipeline.plan import hub
 from ouroboros.pipeline.plan.packaged_tasks import facts, with_tasks
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store import packages
-from ouroboros.pipeline.store.digests import PackagePath
+from ouroboros.pipeline.store.digests import MadePath
 from ouroboros.pipeline.store.errors import DataError
 from tests.configs import changed
 from tests.golden.messages import refuses
@@ -45,7 +45,7 @@ def test_splits_share_no_question_although_two_seeds_share_most(config):
 def test_it_is_a_file_that_says_how_it_was_asked_for(config):
     made, _ = hub.located(config())
     path = at(made, f"{SET}.path")
-    assert isinstance(path, PackagePath)
+    assert isinstance(path, MadePath)
     assert Path(path).is_file()
     assert at(hub.frozen(made), f"{SET}.path") == "reasoning-gym://sums"
     before = Path(path).stat().st_mtime_ns
@@ -73,7 +73,7 @@ def test_the_check_counts_different_tasks(config):
     ("source_args", {"size": 0}, "size=0"), ("split", "validation", "train")])
 def test_what_cannot_be_made_is_one_sentence(config, key, value, named):
     made, problems = hub.located(config({f"{SET}.{key}": value}))
-    assert not isinstance(at(made, f"{SET}.path"), PackagePath)
+    assert not isinstance(at(made, f"{SET}.path"), MadePath)
     assert len(problems) == 1
     assert problems[0].startswith(f"{SET}.path")
     assert named in problems[0]
