@@ -33,13 +33,7 @@ from ouroboros.workflows.engines.open import open_one
 from ouroboros.workflows.engines.vllm_tools import import_parsers
 from ouroboros.workflows.protocol.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, decode
-from ouroboros.workflows.protocol.prompts import (
-    chat_template,
-    end_tokens,
-    load_tokenizer,
-    prompt_tokens,
-    turn_end,
-)
+from ouroboros.workflows.protocol.prompts import chat_template, end_tokens, load_tokenizer, prompt_tokens, turn_end
 from ouroboros.workflows.rewards import Rewards, add_own_rewards
 from ouroboros.workflows.single_turn import load_workflows
 from ouroboros.workflows.task_at_hand import TaskAtHand, bound, calls_in, unwritable

@@ -1,7 +1,7 @@
 """Calls our reward functions with sampled rows: a truth that they cannot read, or that no answer can match, is found,
 and a reply that answers nothing and earns what an answer earns.
 
-source: in the format of pipeline/check/samples.py; its `rewards` are those of pipeline/check/builtin_rewards.py.
+source: in the format of pipeline/check/samples.py.
 """
 
 import re

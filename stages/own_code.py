@@ -5,7 +5,7 @@
 
 Started by `ouro run` and `ouro config check` (check/user_code.py). The answer lists, name by name, what each function
 takes; if the process dies, the first name without an answer caused it. With --call it calls one reward function with
-rows (pipeline/check/reward_call.py). Not a stage of the plan: no stage reads its output.
+rows (pipeline/check/calls.py). Not a stage of the plan: no stage reads its output.
 """
 
 import dis

@@ -5,7 +5,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from ouroboros.commands.bridges import trinity, verl
-from ouroboros.commands.bridges.recipe import write
+from ouroboros.commands.bridges.report import write
 from ouroboros.commands.bridges.source import read_yaml
 from ouroboros.commands.bridges.translation import Translation
 

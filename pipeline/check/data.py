@@ -17,31 +17,15 @@ from ouroboros.pipeline.settings.algorithm import Algorithm
 from ouroboros.pipeline.settings.algorithms import COMPARE
 from ouroboros.pipeline.settings.arguments.worlds import World
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import (
-    EXPERTS,
-    INPUT,
-    PIPELINE,
-    SHOWN,
-    ExplorerInput,
-    Taskset,
-    eval_places,
-    train_places,
-)
+from ouroboros.pipeline.settings.data import EXPERTS, INPUT, PIPELINE, SHOWN, Taskset, eval_places, train_places
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import RECIPES
 from ouroboros.pipeline.settings.model import Model
 from ouroboros.pipeline.settings.setting import values_of
 from ouroboros.pipeline.store import dockerfiles, files, harbor, images, tables
-from ouroboros.pipeline.store.digests import (
-    HubPath,
-    address,
-    nothing_at,
-    resolve,
-)
+from ouroboros.pipeline.store.digests import HubPath, address, nothing_at, resolve
 from ouroboros.pipeline.store.errors import DataError, Problem
-from ouroboros.pipeline.store.model_shape import (
-    absent_model,
-)
+from ouroboros.pipeline.store.model_shape import absent_model
 
 FILES = ("data_processor.task_pipeline.config_path", RECIPES, "model.chat_template_path", "model.lora_configs.*.path")
 IMAGES = "environment.images"  # base image -> file or directory
@@ -61,16 +45,16 @@ def missing(config: Config, start: Model) -> list[Problem]:
 
     start: the section `model` that names its initial model.
     """
-    looked = f"does not exist (looked from {Path.cwd()})"
+    looked = f"does not exist (looked from {Path.cwd()})."
+    named = [(single, key, path) for single in FILES for key, path in values_of(config, single) if path]
+    bases = [(IMAGES, f"{IMAGES}.{name}", path) for name, path in config.environment.images.items()]
     lines = [Problem(s.label, f"{s.path} {words}") for s in sources(config)
              if not isinstance(s.path, HubPath) and (words := nothing_at(s.path))]
-    lines += [Problem(key, f"{path} {address(path) or f'{looked}.'}") for single in FILES
-              for key, path in values_of(config, single) if path and not resolve(path).exists()]
-    lines += [Problem(f"{IMAGES}.{name}", f"{path} {address(path) or f'{looked}.'}")
-              for name, path in config.environment.images.items() if not resolve(path).exists()]
+    lines += [Problem(key, f"{path} {address(path) or looked}") for _, key, path in named + bases
+              if not resolve(path).exists()]
     lines += [Problem(key, f"{path} is {'a directory' if resolve(path).is_dir() else 'no file'}; needed a file.")
-              for single in FILES[:3] for key, path in values_of(config, single)
-              if path and resolve(path).exists() and not resolve(path).is_file()]
+              for single, key, path in named
+              if single in FILES[:3] and resolve(path).exists() and not resolve(path).is_file()]
     if start.model_path and not start.init.enable and (absent := absent_model(start.model_path)):
         lines.append(absent)
     lines += [absent_model(path, key) for key, path in other_models(config) if absent_model(str(resolve(path)))]
@@ -82,12 +66,8 @@ def without_rows(c: Config) -> list[Problem]:
     return [*([] if no_file(c) else rowless(c)), *_without_split(c), *_of_turns(c)]
 
 
-def _train_sets(source: ExplorerInput) -> list[tuple[str, Taskset]]:
-    return [(f"{INPUT}.{place}", taskset) for place, taskset in train_places(source)]
-
-
-def _eval_sets(source: ExplorerInput) -> list[tuple[str, Taskset]]:
-    return [(f"{INPUT}.{place}", taskset) for place, taskset in eval_places(source)]
+def _sets(places: list[tuple[str, Taskset]]) -> list[tuple[str, Taskset]]:
+    return [(f"{INPUT}.{place}", taskset) for place, taskset in places]
 
 
 def _without_split(c: Config) -> list[Problem]:
@@ -102,7 +82,7 @@ def _without_split(c: Config) -> list[Problem]:
     wanted = []
     if c.kind.learns_from_given and c.algorithm.data != "texts" and buffer.path is None:  # texts: combinations.py
         wanted.append((SHOWN, "pairs" if c.algorithm.on_pairs else "demonstrations"))
-    wanted += [(key, "tasks of split test") for key, one in _eval_sets(c.buffer.explorer_input)
+    wanted += [(key, "tasks of split test") for key, one in _sets(eval_places(c.buffer.explorer_input))
                if one.path is None and one.split == "test"]
     return [Problem(f"{key}.path", f"is not set, and of the rows of {PIPELINE} none are {what}: without curation "
                     f"nothing splits them.", f"Set {PIPELINE}.config_path to a recipe with split_by_hash_mapper "
@@ -134,7 +114,7 @@ def no_file(c: Config) -> bool:
     """Returns whether no set of a stage names a file."""
     source, given = c.buffer.explorer_input, c.buffer.trainer_input
     sets = [given.experience_buffer, *given.auxiliary_buffers.values()]
-    return all(one.path is None for one in [*sets, *(one for _, one in [*_train_sets(source), *_eval_sets(source)])])
+    return all(one.path is None for one in [*sets, *(one for _, one in [*train_places(source), *eval_places(source)])])
 
 
 def rowless(c: Config) -> list[Problem]:
@@ -143,22 +123,19 @@ def rowless(c: Config) -> list[Problem]:
     if pool.generator or pool.inputs:
         return []
     source, buffer = c.buffer.explorer_input, c.buffer.trainer_input.experience_buffer
-    kind = c.kind
-    trained = [(SHOWN, buffer)] if kind.learns_from_given and c.algorithm.data == "demonstrations" else []
-    if kind.explores:
-        trained = _train_sets(source)
-    experts = []
-    if kind.is_online and c.algorithm.sample_strategy == "mix":
-        experts = list(c.buffer.trainer_input.auxiliary_buffers.items())
-    trained += [(f"{EXPERTS}.{name}", one) for name, one in experts]
+    trained = [(SHOWN, buffer)] if c.kind.learns_from_given and c.algorithm.data == "demonstrations" else []
+    if c.kind.explores:
+        trained = _sets(train_places(source))
+    if c.kind.is_online and c.algorithm.sample_strategy == "mix":
+        trained += [(f"{EXPERTS}.{name}", one) for name, one in c.buffer.trainer_input.auxiliary_buffers.items()]
     return [Problem(f"{key}.path", f"is not set, and {PIPELINE} has neither generator nor inputs to take rows from.",
-                    "Set one." + (_as_demonstrations(source) if key == SHOWN else ""))
-            for key, taskset in [*trained, *_eval_sets(source)] if taskset.path is None]
+                    "Set one." + (_as_demonstrations(c) if key == SHOWN else ""))
+            for key, taskset in [*trained, *_sets(eval_places(source))] if taskset.path is None]
 
 
-def _as_demonstrations(source: ExplorerInput) -> str:
+def _as_demonstrations(c: Config) -> str:
     """Returns the setting that trains on the solutions of the first set of tasks that has files, or an empty text."""
-    for _, one in _train_sets(source):
+    for _, one in train_places(c.buffer.explorer_input):
         if one.path is not None and (columns := one.format).prompt_type == "plaintext":
             columns = f"{{prompt_key: {columns.prompt_key}, response_key: {columns.solution_key or 'solution'}}}"
             return (f" Where the tasks have solutions, below trainer_input: experience_buffer: {{path: {one.path}, "

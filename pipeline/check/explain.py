@@ -1,21 +1,28 @@
-"""`ouro config`: shows the composed configuration with derived numbers, and explains single settings."""
+"""`ouro config`: shows the composed configuration with derived numbers, and explains single settings and functions."""
 
 import json
 import re
+import textwrap
 from collections.abc import Callable
+from functools import partial
 from types import UnionType
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from ouroboros.pipeline.check import explain_functions
+from ouroboros.pipeline.check.named_functions import ON_ROLLOUTS, part_taker, reward_taker, workflow_taker
+from ouroboros.pipeline.check.user_code import named
 from ouroboros.pipeline.check.workload import counted, described
 from ouroboros.pipeline.compose.conf_files import groups
 from ouroboros.pipeline.compose.origins import origin, stage_origin
 from ouroboros.pipeline.compose.recipe import Recipe, effective, entries
 from ouroboros.pipeline.plan.identity import is_below
-from ouroboros.pipeline.settings.arguments.base import bound
+from ouroboros.pipeline.settings.arguments.base import Taker, Term, bound, choices, unknown
+from ouroboros.pipeline.settings.arguments.base import bounds as argument_bounds
+from ouroboros.pipeline.settings.arguments.users import Signature
 from ouroboros.pipeline.settings.config import RUN_WIDE, Config, walk
+from ouroboros.pipeline.settings.data import reward_functions
+from ouroboros.pipeline.settings.declared import TABLES
 from ouroboros.pipeline.settings.guide import explain_absent
 from ouroboros.pipeline.settings.key_names import general as general_key
 from ouroboros.pipeline.settings.key_names import nearest_key
@@ -24,6 +31,7 @@ from ouroboros.pipeline.settings.schema import default
 from ouroboros.pipeline.settings.secrets import is_name, is_secret, mask
 from ouroboros.pipeline.settings.setting import about, at, listed, plain
 from ouroboros.pipeline.store.errors import ConfigError, nearest
+from ouroboros.pipeline.store.errors import shown as written
 
 
 def show(config: Config) -> str:
@@ -58,10 +66,10 @@ def explain(config: Config, key: str, overrides: list[str], valued: bool = True,
         return _setting(config, stage, key, enclosing, overrides, valued)
     below = {k: f for k, f in leaves.items() if k.startswith(general + ".")}
     known = groups().get(key)
-    choices = [f"{key}=NAME chooses a file of conf/{key}/: {', '.join(known)}"] if known else []
-    if below or choices:
+    of_files = [f"{key}=NAME chooses a file of conf/{key}/: {', '.join(known)}"] if known else []
+    if below or of_files:
         width = max(map(len, below), default=0)
-        return "\n".join([*choices, *(f"{k:<{width}}  {f.description}" for k, f in below.items())])
+        return "\n".join([*of_files, *(f"{k:<{width}}  {f.description}" for k, f in below.items())])
     if of_guide := explain_absent(key):
         raise ConfigError(f"no key '{key}': {of_guide}")
     if of_verl := elsewhere and elsewhere(key):
@@ -94,9 +102,8 @@ def _setting(config: Config, stage: str, key: str, general: str, overrides: list
         rows += _values(config, stage, key, overrides)
     width = max(len(name) for name, _ in rows)
     title = f"stages.{stage}.{key}" if stage else key
-    functions = explain_functions.choices(general.rsplit(".", 1)[-1])
     return "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows if value),
-                      *functions, *explain_functions.arguments(config, stage, key)])
+                      *function_choices(general.rsplit(".", 1)[-1]), *_arguments(config, stage, key)])
 
 
 def _values(config: Config, stage: str, key: str, overrides: list[str]) -> list[tuple[str, str]]:
@@ -158,8 +165,8 @@ def type_name(kind: Any) -> str:
 
 def bounds(field: FieldInfo) -> str:
     """Formats the bounds: `one of a, b`, or `>= 0, <= 1`, or nothing."""
-    if choices := about(field).choices:
-        return f"one of {listed(choices)}"
+    if chosen_from := about(field).choices:
+        return f"one of {listed(chosen_from)}"
     if names := about(field).names:
         return f"one of {', '.join(names)}, or module:function"
     signs = (("ge", ">="), ("gt", ">"), ("le", "<="))
@@ -179,6 +186,79 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def function_choices(part: str) -> list[str]:
+    """Lists the functions that a setting (its last part) may name, one line each; empty for other settings."""
+    found = TABLES.get(part, {})
+    width = max(map(len, found), default=0)
+    return [f"  {name:<{width}}  {model.summary()}" for name, model in found.items()]
+
+
+def _arguments(config: Config, stage: str, key: str) -> list[str]:
+    """Describes the functions whose arguments `key` holds: purpose, configured arguments, parameters.
+
+    stage: the only stage of interest, if any. key: of the `*_args`, or of one argument.
+    """
+    path = key.split(".")
+    place = next((i for i, part in enumerate(path) if part.endswith("_args")), None)
+    part = place is not None and NAMED_BY.get(path[place], path[place].removesuffix("_args"))
+    if part not in TABLES:
+        return []
+    called = chosen(config, stage, path[:place], path[place], part)
+    functions, wrong = named(*(name for name in called if ":" in name))
+    found = {"default_reward_fn_type": reward_taker, "default_workflow_type": workflow_taker}.get(
+        part, partial(part_taker, part))
+    takers = {name: found(name, functions) for name in called}
+    if lines := unknown(", ".join(called), list(takers.values()), path[place + 1:][:1]) if called else []:
+        raise ConfigError(f"'{key}': {lines[0]}")
+    made: list[str] = []
+    for name, (stages, given) in called.items():
+        made += ["", f"{name}{' in ' + ', '.join(stages) if stages else ''}"]
+        if own := functions.get(name):
+            made += [f"  is called  {name.partition(':')[2]}{own.text}", *([f"  says       {own.doc}"] * bool(own.doc))]
+        made += _described(takers[name], given)
+        made += [f"  {PAGE}"] if path[0] == "algorithm" and ":" not in name else []
+    return [*made, *wrong]
+
+
+def chosen(config: Config, stage: str, place: list[str], args: str, part: str) -> dict[str, tuple[list[str], dict]]:
+    """Maps each function to (stages that call it, the arguments configured there), without validating them."""
+    if place != ["algorithm"]:
+        section, of_all = at(config, ".".join(place)), config.buffer.explorer_input
+        names = (reward_functions(section, of_all) if args == "reward_fn_args"
+                 else [at(section, part) or at(of_all, part)])
+        return {name: ([], getattr(section, args)) for name in names if name}
+    found: dict[str, tuple[list[str], dict]] = {}
+    for entry in (e for e in entries(config) if stage in ("", e["stage_name"])):
+        algorithm = effective(config, entry).algorithm
+        called = not algorithm.on_given_tokens and not (part in ON_ROLLOUTS and algorithm.on_pairs)
+        if called and (name := getattr(algorithm, part)):
+            found.setdefault(name, ([], getattr(algorithm, args)))[0].append(f"stage {entry['stage_name']}")
+    return found
+
+
+def _described(taker: Taker | None, given: dict[str, Any]) -> list[str]:
+    """Describes a built-in function and its parameters; only the names for a user's function."""
+    if taker is None or isinstance(taker, Signature):
+        return [f"    {name}, here {written(given[name])}" for name in (taker.names() if taker else ())
+                if name in given]
+    fields = taker.model_fields
+    lines = [f"  is         {taker.summary()}",
+             *([f"  is given   {', '.join(taker.columns)}"] if issubclass(taker, Term) and taker.columns else []),
+             "  arguments" + ("" if fields else "  none")]
+    values = {name: f"{name}={'(needed)' if one.is_required() else written(one.default)}"
+              + (f", here {written(given[name])}" if name in given else "") for name, one in fields.items()}
+    width = max(map(len, values.values()), default=0)
+    for name, one in fields.items():
+        limit = ", ".join(map(written, choices(one))) or argument_bounds(one)
+        lines += textwrap.wrap(f"{one.description}{f' ({limit})' if limit else ''}", WIDTH,
+                               initial_indent=f"    {values[name]:<{width}}  ", subsequent_indent=" " * (width + 6))
+    return lines
+
+
+WIDTH = 110
+# settings with arguments -> the setting that names the function, where it is not the same key without `_args`
+NAMED_BY = {"reward_fn_args": "default_reward_fn_type", "workflow_args": "default_workflow_type"}
+PAGE = "docs/algorithms.md has its formula, paper and assumptions"
 REFERENCE = [
     "Made by `ouro config reference`; a test fails when this page is not what that prints. `ouro config explain KEY`",
     "says the same of one setting, with its value in the composed configuration and what changing it re-runs.",

@@ -6,8 +6,7 @@ a field here.
 
 from typing import Any
 
-from ouroboros.pipeline.check import explain_functions
-from ouroboros.pipeline.check.explain import bounds, shown, type_name
+from ouroboros.pipeline.check.explain import NAMED_BY, bounds, chosen, shown, type_name
 from ouroboros.pipeline.check.workload import counted, workload
 from ouroboros.pipeline.compose.recipe import Recipe, effective, entries
 from ouroboros.pipeline.settings.arguments.base import Arguments
@@ -70,10 +69,10 @@ def _of_functions(config: Config) -> list[str]:
 def _parameters(config: Config, stage: str, key: str) -> dict[str, Any]:
     """Returns the parameters of the functions of ours that are called with the arguments of a key, by their names."""
     path = key.split(".")
-    part = explain_functions.NAMED_BY.get(path[-1], path[-1].removesuffix("_args"))
+    part = NAMED_BY.get(path[-1], path[-1].removesuffix("_args"))
     if part not in TABLES:
         return {}
-    called = explain_functions.chosen(config, stage, path[:-1], path[-1], part)
+    called = chosen(config, stage, path[:-1], path[-1], part)
     takers = [TABLES[part].get(name) for name in called]
     return {name: field for taker in takers if taker and issubclass(taker, Arguments)
             for name, field in taker.model_fields.items()}

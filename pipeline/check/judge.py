@@ -15,7 +15,9 @@ from ouroboros.pipeline.store.errors import ConfigError, Problem
 
 # rules beside those of single sections (`@rule` of a Section) and between sections (settings/combinations.py)
 OF_A_STAGE = (data.without_rows, batch.unfit_batch)
-BETWEEN_STAGES = (batch.unread_sampling, data.unfit_rows, model.unfit, stage.unfit_stages)
+# stages must have valid names and order
+BETWEEN_STAGES = (batch.unread_sampling, data.unfit_rows, model.unfit_teachers, model.unfit_models, stage.unfit_order,
+                  stage.unasked_models, stage.unfit_turns)
 
 ELEMENT = re.compile(r"\.\d+$")  # one that cannot be read is omitted, which changes the list
 

@@ -24,11 +24,7 @@ from ouroboros.pipeline.store.architecture import (
     untrainable,
     windowed,
 )
-from ouroboros.pipeline.store.digests import (
-    HubPath,
-    StageModel,
-    resolve,
-)
+from ouroboros.pipeline.store.digests import HubPath, StageModel, resolve
 from ouroboros.pipeline.store.errors import Problem, nearest
 from ouroboros.pipeline.store.model_shape import (
     CONFIG,
@@ -56,12 +52,6 @@ def broken_models(recipe: Recipe, elsewhere: bool = False) -> list[Problem]:
     return list(dict.fromkeys(line for settings, start in stages for line in (
         *wrong_models(settings, start), *wrong_adapters(settings),
         *([] if elsewhere else wrong_weights(settings, start)))))
-
-
-def unfit(recipe: Recipe) -> list[Problem]:
-    """Lists teachers and auxiliary models that cannot do what they are asked for, or that nobody asks. Stages must have
-    valid names and order."""
-    return [*unfit_teachers(recipe), *unfit_models(recipe)]
 
 
 def of_stage(config: Config, start: Model, teacher: Model | None, plain: dict[str, Any] | None,
@@ -104,11 +94,10 @@ def _auxiliary_problem(config: Config, key: str, path: str) -> Problem | None:
     held, labels = said.get("architectures"), said.get("id2label")
     named = ", ".join(map(str, held)) if held and isinstance(held, list) else "of no architecture"
     count = len(labels) if isinstance(labels, dict) else 2  # transformers' default
-    scoring, judging = asked_models(config)
-    only = len(config.explorer.auxiliary_models) == 1
-    if scores and model.name in judging:
+    scoring, judging = _asked(config, model.name)
+    if scores and judging:
         return Problem(key, f"judge_reward asks it, and it is {named}, which writes nothing.", found=path)
-    if (scores and count != 1) or (not scores and scoring & ({model.name, None} if only else {model.name})):
+    if (scores and count != 1) or (not scores and scoring):
         return Problem(key, f"it is {named} with {count} labels; needed a sequence classifier with one label "
                        "(…ForSequenceClassification, num_labels 1).", found=path)
     if not scores and config.mode == "colocate":
@@ -225,9 +214,8 @@ def _files(start: Model) -> str:
 def missing_model(recipe: Recipe) -> list[Problem]:
     """Returns one problem when a stage has no initial model."""
     servers = recipe.servers()
-    lacking = [not one.model_path and not one.init.enable for name, one in recipe.models.items()
-               if name not in servers]
-    return [NO_MODEL] if any(lacking) else []
+    return [NO_MODEL] if any(not one.model_path and not one.init.enable for name, one in recipe.models.items()
+                             if name not in servers) else []
 
 
 def unfit_teachers(recipe: Recipe) -> list[Problem]:
@@ -248,8 +236,7 @@ def unfit_teachers(recipe: Recipe) -> list[Problem]:
                                  "that trains, or a Hugging Face directory.", found=path, stages=[name]))
     if given and not asking:
         found.append(Problem(TEACHER, "no stage asks a teacher.", f"Choose algorithm.advantage_fn="
-                             f"{' or '.join(WITH_TEACHER)}, or leave it out.",
-                             found=given))
+                             f"{' or '.join(WITH_TEACHER)}, or leave it out.", found=given))
     return found
 
 
@@ -258,8 +245,7 @@ def unfit_models(recipe: Recipe) -> list[Problem]:
     nothing. Stages must have valid names and order."""
     found = []
     for name, settings in recipe.settings.items():
-        models = settings.explorer.auxiliary_models
-        for place, one in enumerate(models):
+        for place, one in enumerate(settings.explorer.auxiliary_models):
             if isinstance(one.model_path, StageModel) and (words := _unfit(recipe, settings, one)):
                 found.append(Problem(f"explorer.auxiliary_models.{place}.model_path", *words, found=str(one.model_path),
                                      stages=[name]))
@@ -272,19 +258,25 @@ def unfit_models(recipe: Recipe) -> list[Problem]:
 
 def _unfit(recipe: Recipe, settings, model) -> tuple[str, str] | None:
     """Returns what is wrong with an auxiliary model of a stage, and what to do."""
-    path, (scoring, judging) = model.model_path, asked_models(settings)
-    only = len(settings.explorer.auxiliary_models) == 1
+    path, (scoring, judging) = model.model_path, _asked(settings, model.name)
     if not recipe.kinds[path].trains:
         return f"that stage makes no model (mode={recipe.settings[path].mode}).", "Name one that trains."
-    if path.scores and model.name in judging:
+    if path.scores and judging:
         return "judge_reward asks it, and that stage trains a reward model, which writes nothing.", "Name a policy."
-    if not path.scores and scoring & ({model.name, None} if only else {model.name}):
+    if not path.scores and scoring:
         return ("reward_model asks it, and that stage trains no reward model.",
                 f"Name one with algorithm_type={' or '.join(OF_SCORES)}.")
     if not path.scores and settings.mode == "colocate":
         return "it is served by an engine of its own, beside the one that takes turns with the trainer.", (
             "Set mode=both.")
     return None
+
+
+def _asked(config: Config, name: str | None) -> tuple[bool, bool]:
+    """Returns whether reward_model, and whether judge_reward, asks the auxiliary model of a name."""
+    scoring, judging = asked_models(config)
+    only = len(config.explorer.auxiliary_models) == 1
+    return name in scoring or (only and None in scoring), name in judging
 
 
 def absent_teacher(recipe: Recipe, model: Model | None) -> Problem | None:

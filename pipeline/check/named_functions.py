@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ouroboros.pipeline.check.builtin_rewards import generator_problems
+from ouroboros.pipeline.check.samples import generator_problems
 from ouroboros.pipeline.check.user_code import Functions, tool_notes, wrong_code
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings import declared
@@ -46,8 +46,10 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     """
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
-    wrong += _without_task(config, known) + _without_tools(config, known) + _ratio_problems(config, known)
+    wrong += _without_task(config, known) + _without_tools(config, known)
     wrong += _cut_prefixes(config, known) + _without_models(config, known) + generator_problems(config)
+    if config.algorithm.on_rollouts and (taken := loss_columns(config.algorithm, known)) is not None:
+        wrong += ratio_problems(config.algorithm, taken, several_steps(config.trainer))
     if config.kind.is_online:
         wrong += lonely(config.algorithm, config.algorithm, known, None)
     wrong += unweighed_steps(config, known.get(config.algorithm.advantage_fn or ""))
@@ -93,11 +95,11 @@ def by_position(part: str, name: str, function: Signature) -> list[Problem]:
 def _wrong_rewards(config: Config, functions: Functions) -> list[Problem]:
     """Checks the parameters of the user's reward functions."""
     explorer = config.buffer.explorer_input
-    named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
-    found = [(name, one) for name in named if (one := functions.get(name))]
+    found = {name: own for _, one in _answered(config) for name in reward_functions(one, explorer)
+             if (own := functions.get(name))}
     return [Problem(f"'{name}'", f"has {len(one.positional)} parameters by position "
                     f"({', '.join(one.positional) or 'none'}); it is called with 2, the response and its "
-                    "truth: needed f(response, answer, ...).") for name, one in found
+                    "truth: needed f(response, answer, ...).") for name, one in found.items()
             if not (one.takes_others or len(one.positional) > 1 or bind_reward(one, {}).way != EACH)]
 
 
@@ -116,13 +118,6 @@ def _wrong_columns(config: Config) -> list[Problem]:
         for key, one in _answered(config) for argument, value in one.reward_fn_args.items() if column_of(value)
         for name in reward_functions(one, explorer) if name in declared.REWARDS
         and argument in declared.REWARDS[name].names())]
-
-
-def _ratio_problems(config: Config, functions: Functions) -> list[Problem]:
-    """Lists conflicts between the loss's ratio and rollout_correction or masks."""
-    algorithm = config.algorithm
-    taken = loss_columns(algorithm, functions) if algorithm.on_rollouts else None
-    return ratio_problems(algorithm, taken, several_steps(config.trainer)) if taken is not None else []
 
 
 def loss_columns(algorithm: Algorithm, functions: Functions) -> Sequence[str] | None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ouroboros.pipeline.check import (
     batch,
-    builtin_rewards,
     engine,
     fit,
     machine,
@@ -18,11 +17,11 @@ from ouroboros.pipeline.check import (
     model_size,
     named_functions,
     samples,
-    server_call,
     stage,
     user_code,
     workload,
 )
+from ouroboros.pipeline.check.calls import ask_all_servers, call_once, call_rewards
 from ouroboros.pipeline.check.data import (
     absent_files,
     directories,
@@ -34,7 +33,6 @@ from ouroboros.pipeline.check.data import (
 from ouroboros.pipeline.check.judge import judged
 from ouroboros.pipeline.check.model_size import Sizes
 from ouroboros.pipeline.check.report import Report, warn
-from ouroboros.pipeline.check.reward_call import call_once, call_rewards
 from ouroboros.pipeline.check.user_code import Functions
 from ouroboros.pipeline.compose.origins import located
 from ouroboros.pipeline.compose.recipe import Recipe
@@ -174,7 +172,7 @@ def _of_run(report: Report, recipe: Recipe, elsewhere: bool) -> bool:
              *model.broken_models(recipe, elsewhere)]
     report.add("", [*wrong, *recipe.each(rowless), *model.missing_model(recipe), *batch.unfillable_steps(recipe)])
     report.add_all("", machine.of_run(recipe, elsewhere))
-    report.add("", stage.without_effect(recipe), "warnings")
+    report.add("", [*stage.unread(recipe), *stage.idle_pool(recipe), *stage.partly_measured(recipe)], "warnings")
     return bool(wrong)
 
 
@@ -216,7 +214,7 @@ def _import(report: Report, waiting: list[Config], elsewhere: bool, call: bool, 
         wrong = (line for one in waiting for line in named_functions.wrong_arguments(one, functions))
         report.facts.append(("rewards", call_rewards(waiting, "\n".join([*report.problems, *wrong]), report.add)))
     if servers:
-        report.facts += server_call.ask(waiting, functions, report.add)
+        report.facts += ask_all_servers(waiting, functions, report.add)
     return functions
 
 
@@ -234,7 +232,7 @@ def _stage(report: Report, recipe: Recipe, name: str, config: Config, gpus: Gpus
     for found in (model.of_stage(config, start, teacher, plain, gpus), named_functions.of_stage(config, functions),
                   {"warnings": batch.notes(config)}, engine.of_stage(config, plain, gpus, elsewhere),
                   {} if elsewhere else machine.of_stage(config, gpus),
-                  {} if elsewhere else builtin_rewards.isolation(config), fitting):
+                  {} if elsewhere else samples.isolation(config), fitting):
         facts += judged.add_all(name, found)
     if taken:
         return 0.0 if made is None else max(taken.total - made, 0.0)

@@ -1,4 +1,8 @@
-"""Runs stages/preview.py in a separate process to show a data sample as the model sees it."""
+"""Runs stages/preview.py in a separate process to show a data sample as the model sees it, and what judges its rows.
+
+Which of our reward functions that read the truth judge a source is told it, to be called with sampled rows
+(stages/judged_rows.py); for functions of the user see calls.py.
+"""
 
 import json
 import subprocess
@@ -8,24 +12,33 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ouroboros.pipeline.check import builtin_rewards
+from ouroboros.pipeline.check.sources import POOL, Source
 from ouroboros.pipeline.check.sources import sources as sources_of
 from ouroboros.pipeline.job.tasksets import sets_with_paths
 from ouroboros.pipeline.plan.data import data_settings
 from ouroboros.pipeline.plan.hub import is_here
-from ouroboros.pipeline.settings.arguments.answers import tool_arguments
+from ouroboros.pipeline.settings.arguments.answers import REWARDS, CodeReward, tool_arguments
 from ouroboros.pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.curation import TaskPipeline
-from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Rows, tasksets, workflow_of
+from ouroboros.pipeline.settings.data import (
+    EXPERTS,
+    INPUT,
+    PIPELINE,
+    SHOWN,
+    Rows,
+    reward_functions,
+    tasksets,
+    workflow_of,
+)
+from ouroboros.pipeline.settings.explorer import runs_programs
 from ouroboros.pipeline.settings.setting import at, plain
 from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.digests import below, nothing_at, resolve
-from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store.errors import ConfigError, Problem, StageError
 
 ROWS = 200  # rows sampled from each source
 LIMITS = ("max_prompt_tokens", "max_response_tokens")  # the widest of any stage: a longer row is of use to none
-POOL_KEY = "data_processor.task_pipeline"
 TASKSETS = ("buffer.explorer_input.taskset",)  # and tasksets.N
 
 
@@ -67,7 +80,7 @@ def _with_tools(stage: Config) -> Iterator[str]:
         workflow = workflow_of(one, explorer, place)
         named = tool_arguments(workflow, one.workflow_args)
         if workflow != "react_workflow" and any(map(named.get, ("tools", "environment_class", "mcp"))):
-            yield f"buffer.explorer_input.{place}.workflow_args"
+            yield f"{INPUT}.{place}.workflow_args"
 
 
 def _recipes(stage: Config) -> Iterator[list]:
@@ -86,8 +99,61 @@ def _recipes(stage: Config) -> Iterator[list]:
 def sources_here(stages: list[Config]) -> list[dict[str, Any]]:
     """Returns the sources of the stages that exist on this machine, each once, as stages/preview.py reads them."""
     found = dict.fromkeys(source for stage in stages for source in sources_of(stage))
-    return [one.request() | {"rewards": builtin_rewards.of_source(one, stages)} for one in found
+    return [one.request() | {"rewards": judging(one, stages)} for one in found
             if not nothing_at(one.path) and is_here(one.path, one.split)]
+
+
+def judging(source: Source, stages: Iterable[Config]) -> list[dict[str, Any]]:
+    """Returns the functions that judge the rows of a source in any stage, each once, with their arguments.
+
+    key: the setting that names it. optional: the workflow, or environment, that may reward attempts itself; else None.
+    """
+    found: list[dict[str, Any]] = []
+    for settings in stages:
+        for path, asked in _judged(settings):
+            own = path == source.key or source.key.startswith(f"{path}.")
+            found += [each for each in asked if own and each not in found]
+    return found
+
+
+def generator_problems(config: Config) -> list[Problem]:
+    """Lists the sets of a generator whose truths the reward does not read. config: the settings of a stage."""
+    made = config.data_processor.task_pipeline.generator
+    of_pool = [each for path, asked in _judged(config) if path.startswith(PIPELINE) for each in asked]
+    return [Problem(each["key"], f"judges expressions of the generator countdown; {PIPELINE}.generator={made} makes "
+                    "other tasks.", "Name the function for them, or give generator=countdown.", found=each["name"])
+            for each in of_pool if each["name"] == "countdown_reward" and made not in (None, "countdown")
+            and not config.data_processor.task_pipeline.inputs and not each["optional"]]
+
+
+def isolation(config: Config) -> dict[str, list[Problem]]:
+    """Returns why programs of replies cannot be isolated here, and a warning where they are not to be (code_reward)."""
+    key, wrong, asked = f"{INPUT}.taskset.reward_fn_args.isolation", [], runs_programs(config.kind, config) or ()
+    for how in dict.fromkeys(asked):
+        from ouroboros.workflows.environments.programs import cell  # starts processes
+
+        try:
+            cell(how, CodeReward().memory_mb)
+        except ConfigError as error:
+            wrong.append(Problem(key, str(error), found=how))
+    return {"problems": wrong, "warnings": [
+        Problem(key, "programs of replies will run with all your rights: they may read, change and delete what you "
+                     "may, and use the network.", found="none")] if "none" in asked else []}
+
+
+def _judged(settings: Config) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yields, for each set that a stage rewards, the setting of its rows, and its functions."""
+    explorer = settings.buffer.explorer_input
+    for place, one in tasksets(settings):
+        workflow = workflow_of(one, explorer, place)
+        if not place.startswith("eval_") and not settings.kind.makes_experience:
+            continue
+        named = f"{INPUT}.{place}" if one.default_reward_fn_type else INPUT
+        asked = [{"name": name, "arguments": one.reward_fn_args, "key": f"{named}.default_reward_fn_type",
+                  "optional": workflow if ":" in workflow else (
+                      tool_arguments(workflow, one.workflow_args)["environment_class"])}
+                 for name in reward_functions(one, explorer) if name in REWARDS and REWARDS[name].reads_truths]
+        yield (f"{INPUT}.{place}.path" if one.path else f"{PIPELINE}.{POOL}"), asked
 
 
 def ask(request: dict[str, Any], module: str = "ouroboros.stages.preview") -> dict[str, Any]:
@@ -115,7 +181,7 @@ def _sets(settings: Config) -> Iterator[dict[str, Any]]:
     learns = ((SHOWN,) if kind.learns_from_given else TASKSETS if kind.explores else ()) + (
         (EXPERTS,) if kind.is_online and mixes else ())
     if learns and data_settings(settings, kind.rows).data_processor.task_pipeline.inputs:
-        yield _set(f"{POOL_KEY}.inputs", "", pool.inputs, pool, "task", False)
+        yield _set(f"{PIPELINE}.inputs", "", pool.inputs, pool, "task", False)
     for key, name, split, one in sets_with_paths(settings.buffer):
         if split == "test":
             yield _set(key, name, one.path, one, "task", True) | {"limit": one.limit}

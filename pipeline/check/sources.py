@@ -9,15 +9,7 @@ from ouroboros.pipeline.plan.hub import is_here
 from ouroboros.pipeline.settings.arguments.binding import required_columns
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.curation import TaskPipeline
-from ouroboros.pipeline.settings.data import (
-    EXPERTS,
-    SHOWN,
-    Format,
-    Rows,
-    Taskset,
-    tasksets,
-    train_places,
-)
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, tasksets, train_places
 from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.profiles import profiled
 from ouroboros.pipeline.settings.row_columns import asked_columns
@@ -127,11 +119,6 @@ def _paired(columns: Format, config: Config) -> tuple[tuple[str, str], ...]:
     return tuple((key, own) for key in keys if (own := getattr(columns, key, None)) is not None)
 
 
-def rewards(config: Config) -> bool:
-    """Returns whether a stage with these settings applies the reward functions of its training sets."""
-    return config.kind.makes_experience
-
-
 def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ...]) -> list[Source]:
     """Returns the files and directories of one set; empty when its rows come from the pool."""
     several = isinstance(one.path, list)
@@ -150,8 +137,7 @@ def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ..
 def _pair_of(key: str, columns: Format) -> tuple[str, ...]:
     """Returns the columns of a pair, which take the place of a response, where prompts are no conversations (these may
     end with one); as `needed_keys` of operators/formats.py."""
-    shows = key == SHOWN or key.startswith(EXPERTS)
-    alone = shows and columns.prompt_type == "plaintext"
+    alone = key.startswith((SHOWN, EXPERTS)) and columns.prompt_type == "plaintext"
     return (columns.chosen_key or "", columns.rejected_key or "") if alone else ()
 
 

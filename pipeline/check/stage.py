@@ -36,17 +36,6 @@ REPORTED_ELSEWHERE = (TEACHER, "explorer.auxiliary_models", "buffer.explorer_inp
                   "buffer.trainer_input.experience_buffer.name")
 
 
-def unfit_stages(recipe: Recipe) -> list[Problem]:
-    """Lists stages that do not fit those before them, models that no stage asks, and turns without room. Stages must
-    have valid names and order."""
-    return [*unfit_order(recipe), *unasked_models(recipe), *unfit_turns(recipe)]
-
-
-def without_effect(recipe: Recipe) -> list[Problem]:
-    """Lists the warnings about settings, rows and rates of solved attempts that no stage reads, or not all of."""
-    return [*unread(recipe), *idle_pool(recipe), *partly_measured(recipe)]
-
-
 def unfit_order(recipe: Recipe) -> list[Problem]:
     """Lists stages whose mode does not fit those before it. Stages must have valid names and order."""
     return [problem.of([name]) for name in recipe.kinds for problem in _of_order(recipe, name)]
@@ -120,27 +109,25 @@ def _scored_problems(recipe: Recipe, name: str) -> Iterator[Problem]:
         return
     theirs = {one.name: one for _, one in train_places(recipe.settings[source].buffer.explorer_input)}
     for place, one in train_places(recipe.settings[name].buffer.explorer_input):
-        key = f"buffer.explorer_input.{place}"
-        if one.name not in theirs:
-            yield from _another_name(recipe, source, place, one.name)
-            continue
-        for part in ("path", "subset_name", "split", "format", "limit"):
+        yield from _another_name(recipe, source, place, one.name)
+        for part in ("path", "subset_name", "split", "format", "limit") if one.name in theirs else ():
             if (here := getattr(one, part)) != getattr(theirs[one.name], part):
-                yield Problem(f"{key}.{part}", f"with mode={recipe.settings[name].mode} the tasks are those that "
-                              f"'{source}' explored.", "Leave it as it is there.", found=here)
+                yield Problem(f"buffer.explorer_input.{place}.{part}", f"with mode={recipe.settings[name].mode} the "
+                              f"tasks are those that '{source}' explored.", "Leave it as it is there.", found=here)
 
 
 def _uncurated(recipe: Recipe, name: str) -> list[Problem]:
     """Reports operators on experience that an offline stage would ignore: those of the stage that wrote it judge it."""
-    key, source = OPERATORS, recipe.source(name)
-    own, theirs = ([] if one is None else at(recipe.settings[one], key) for one in (name, source))
+    source = recipe.source(name)
+    own, theirs = ([] if one is None else at(recipe.settings[one], OPERATORS) for one in (name, source))
     if not own or own == theirs:
         return []
     if source is None:
-        return [Problem(key, "a stage with mode=train reads recorded experience as it is: these operators would judge "
-                        "no row.", "Leave them out.", found=own)]
-    return [Problem(key, f"a stage with mode=train reads what the operators of '{source}' left, and these would judge "
-                    f"no row.", f"Set them in '{source}', or in a stage with mode=score between the two.", found=own)]
+        return [Problem(OPERATORS, "a stage with mode=train reads recorded experience as it is: these operators would "
+                        "judge no row.", "Leave them out.", found=own)]
+    return [Problem(OPERATORS, f"a stage with mode=train reads what the operators of '{source}' left, and these would "
+                    f"judge no row.", f"Set them in '{source}', or in a stage with mode=score between the two.",
+                    found=own)]
 
 
 def _rowless(recipe: Recipe, name: str) -> list[Problem]:
@@ -156,13 +143,11 @@ def _rowless(recipe: Recipe, name: str) -> list[Problem]:
         return [Problem("mode", f"what '{source}' wrote are answers of a server, which gives neither the token "
                         "ids nor the log-probs that rollouts are trained by.", "Train on them as demonstrations, with "
                         f"algorithm_type=sft and {SHOWN}.path (docs/serve.md).", found=recipe.settings[name].mode)]
-    theirs, batch = recipe.settings[source], recipe.settings[name].buffer.train_batch_size
-    rows = rows_of_step(theirs)
+    rows = rows_of_step(recipe.settings[source])
     try:
-        Schedule(rows, batch or rows, 1, 0, 1)
+        Schedule(rows, recipe.settings[name].buffer.train_batch_size or rows, 1, 0, 1)
     except ConfigError as error:
-        return [problem.but(needed=f"on the experience of '{source}': {problem.needed}")
-                for problem in error.problems]
+        return [one.but(needed=f"on the experience of '{source}': {one.needed}") for one in error.problems]
     return []
 
 
@@ -173,17 +158,15 @@ def unread(recipe: Recipe) -> list[Problem]:
     default are not listed.
     """
     config, said, standard = recipe.run, recipe.run.said, Config()
-    problems = list(_always_so(said, [entry["stage_name"] for entry in recipe.entries]))
-    for entry in recipe.entries:
-        name = entry["stage_name"]
-        lost = _lost([key for key in _decisive() if sets(entry, key)], recipe.kinds[name], recipe.settings[name])
-        if lost:
+    named = [(entry["stage_name"], entry) for entry in recipe.entries]
+    problems = list(_always_so(said, [name for name, _ in named]))
+    for name, entry in named:
+        if lost := _lost([key for key in _decisive() if sets(entry, key)], recipe.kinds[name], recipe.settings[name]):
             problems.append(Problem(", ".join(lost), "is not read by the stage and changes nothing there.",
                                     "Take it out, or set it where it is read.", stages=[name]))
     given = [key for key in _decisive() if not is_below(key, (*RUN_WIDE, *REPORTED_ELSEWHERE))
              and at(config, key) != at(standard, key)]
-    for entry in recipe.entries:
-        name = entry["stage_name"]
+    for name, entry in named:
         dropped = [f"algorithm.{part}_args" for part in renamed_components(config, entry)]
         lost = _lost(given, recipe.kinds[name], recipe.settings[name])
         given = [key for key in given if key in lost or key in dropped]
@@ -262,15 +245,10 @@ def _decisive() -> list[str]:
 
 def unfit_turns(recipe: Recipe) -> list[Problem]:
     """Lists what is wrong with turns and their states, stage by stage. Stages must have valid names and order."""
-    found = []
-    for name, kind in recipe.kinds.items():
-        settings = recipe.settings[name]
-        if kind.is_online:  # offline stages: pipeline/check/data.py
-            function = settings.algorithm.advantage_fn
-            found += [problem.of([name]) for problem in state_problems(function, settings)]
-        if not kind.learns_from_given:
-            found += [problem.of([name]) for problem in _short_of_turns(settings)]
-    return found
+    return [problem.of([name]) for name, c in recipe.settings.items() for problem in (
+        # offline stages: pipeline/check/data.py
+        *(state_problems(c.algorithm.advantage_fn, c) if c.kind.is_online else ()),
+        *(() if c.kind.learns_from_given else _short_of_turns(c)))]
 
 
 def state_problems(function: str, explored: Config, place: str = "") -> list[Problem]:

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ouroboros.pipeline.job.context import ending, environment, our_environment
 from ouroboros.pipeline.job.ending import die_with_parent
@@ -95,18 +96,25 @@ def _answers(variables: str, questions: str) -> dict[str, Signature | str | None
 
 def _ask(questions: list[tuple[str, bool]], variables: dict[str, str]) -> tuple[list, str]:
     """Returns the answers of stages/own_code.py, one for each question, and how the process ended."""
+    answers, how, late = own_code(questions, variables, lambda process, _: _end_of(process))
+    return answers or [], late or how
+
+
+def own_code(question: Any, variables: dict[str, str], wait: Callable[[subprocess.Popen, Path], Any], *options: str
+             ) -> tuple[list | None, str, Any]:
+    """Returns the answer of stages/own_code.py, None without one, how its process ended, and what `wait` returns, which
+    is called with the process and the file of its answer."""
     with tempfile.TemporaryDirectory() as directory:
         asked, answer, log = (Path(directory) / name for name in ("request.json", "answer.json", "log"))
-        files.write_json(asked, questions)
-        with own_code([str(asked), str(answer)], log, variables) as process:
-            how = _end_of(process)
-        last = log.read_text(errors="replace").strip().splitlines()[-1:]
-        how = ": ".join([ending(process.returncode), *last]) if how is None else how
-        return (files.read_json(answer, kind=list) if answer.exists() else []), how
+        files.write_json(asked, question)
+        with _started([*options, str(asked), str(answer)], log, variables) as process:
+            late = wait(process, answer)
+        how = ": ".join([ending(process.returncode), *log.read_text(errors="replace").strip().splitlines()[-1:]])
+        return files.read_json(answer, kind=list) if answer.exists() else None, how, late
 
 
 @contextmanager
-def own_code(words: list[str], log: Path, variables: dict[str, str]) -> Iterator[subprocess.Popen]:
+def _started(words: list[str], log: Path, variables: dict[str, str]) -> Iterator[subprocess.Popen]:
     """The process stages/own_code.py, and its end with all that it has started: those may keep its output open, which
     therefore goes into a file."""
     with open(log, "wb") as output, ending_orphans():

@@ -22,14 +22,7 @@ from ouroboros.pipeline.settings.kinds import LATER, RECIPES, Kind
 from ouroboros.pipeline.settings.setting import about, at, plain, values_of
 from ouroboros.pipeline.settings.unused import without_unused
 from ouroboros.pipeline.store import files
-from ouroboros.pipeline.store.digests import (
-    HubPath,
-    StageModel,
-    digest_code,
-    digest_input,
-    digest_meaning,
-    digests,
-)
+from ouroboros.pipeline.store.digests import HubPath, StageModel, digest_code, digest_input, digest_meaning, digests
 from ouroboros.pipeline.store.images import keys
 from ouroboros.pipeline.store.project_imports import bare
 from ouroboros.pipeline.store.records import FORMAT

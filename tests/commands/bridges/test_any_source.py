@@ -4,7 +4,7 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ouroboros.commands.bridges.recipe import write
+from ouroboros.commands.bridges.report import write
 from ouroboros.commands.bridges.tables import keys, table
 from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.store.errors import OuroError

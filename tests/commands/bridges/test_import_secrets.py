@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from ouroboros.commands.bridges.recipe import write
-from ouroboros.commands.bridges.report import _print_account
+from ouroboros.commands.bridges.report import _print_account, write
 from tests.bridges import from_trinity, from_verl, launch
 
 

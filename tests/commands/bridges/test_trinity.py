@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.commands.bridges.recipe import value_text, write
+from ouroboros.commands.bridges.report import value_text, write
 from ouroboros.commands.bridges.source import read_yaml
 from ouroboros.commands.cli import main
 from ouroboros.pipeline.store.errors import ConfigError

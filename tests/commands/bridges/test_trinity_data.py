@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from ouroboros.commands.bridges.recipe import write
+from ouroboros.commands.bridges.report import write
 from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity, written
 from tests.golden.messages import wording
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.commands.bridges.recipe import write
+from ouroboros.commands.bridges.report import write
 from tests.bridges import from_verl, launch, written
 from tests.golden.messages import wording
 

@@ -8,9 +8,8 @@ import pytest
 
 from ouroboros.operators.formats import read_records
 from ouroboros.operators.generate import GENERATORS
-from ouroboros.pipeline.check.builtin_rewards import generator_problems
 from ouroboros.pipeline.check.reading import Sample
-from ouroboros.pipeline.check.samples import sources_here
+from ouroboros.pipeline.check.samples import generator_problems, sources_here
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings.data import TaskFormat
 from ouroboros.stages.judged_rows import replies, unjudgeable

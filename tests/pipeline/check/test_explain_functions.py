@@ -7,8 +7,7 @@ import pytest
 
 from ouroboros.commands import cli
 from ouroboros.operators.terms import KLTerm
-from ouroboros.pipeline.check.explain import explain
-from ouroboros.pipeline.check.explain_functions import choices
+from ouroboros.pipeline.check.explain import explain, function_choices
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.settings.arguments.terms import Kl
 from ouroboros.pipeline.settings.declared import TABLES
@@ -23,7 +22,7 @@ def told(key: str, **values) -> str:
 
 @pytest.mark.parametrize("part", TABLES)
 def test_every_choice_has_a_line(part):
-    lines = choices(part)
+    lines = function_choices(part)
     assert len(lines) == len(TABLES[part])
     assert all(len(line.split(maxsplit=1)) == 2 for line in lines)
 

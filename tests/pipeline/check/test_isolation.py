@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.pipeline.check.builtin_rewards import isolation
+from ouroboros.pipeline.check.samples import isolation
 from ouroboros.pipeline.settings.explorer import depends_on_time, runs_programs
 from ouroboros.pipeline.settings.kinds import KINDS
 from ouroboros.pipeline.settings.row_columns import asked_columns

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ouroboros.commands.cli import main
-from ouroboros.pipeline.check import preflight, reward_call
+from ouroboros.pipeline.check import calls, preflight
 from ouroboros.pipeline.store.errors import ConfigError
 from tests.configs import overridden
 from tests.golden.messages import refuses, wording
@@ -67,7 +67,7 @@ def asked(tmp_path, monkeypatch):
         own = {"default_reward_fn_type": [f"ouro_test_judge:{name}" for name in names], "reward_fn_args": arguments}
         config = config.merged({"buffer": {"explorer_input": {"taskset": own}}})
         lines = []
-        facts = reward_call.call_rewards([config], told, lambda stage, found, to: lines.extend((to, f) for f in found))
+        facts = calls.call_rewards([config], told, lambda stage, found, to: lines.extend((to, f) for f in found))
         return facts, lines
 
     return ask
@@ -151,7 +151,7 @@ def test_what_is_no_reward_is_a_problem_and_an_error_shows_the_users_frames(aske
 
 
 def test_a_call_that_does_not_end_is_a_warning_and_is_killed_with_its_children(asked, tmp_path, monkeypatch):
-    monkeypatch.setattr(reward_call, "LIMIT", 1)
+    monkeypatch.setattr(calls, "LIMIT", 1)
     _, [(to, line)] = asked("hangs")
     assert to == "warnings"
     assert "explorer.max_timeout" in line
@@ -187,11 +187,11 @@ def test_a_secret_is_revealed_in_the_process_of_the_call_alone(asked, monkeypatc
 
 
 def test_what_is_known_to_be_wrong_and_what_is_ours_is_not_called(asked, monkeypatch):
-    monkeypatch.setattr(reward_call, "call_once", None)
+    monkeypatch.setattr(calls, "call_once", None)
     name = overridden().buffer.explorer_input.taskset.name
     assert asked("score", told="'ouro_test_judge:score' cannot be imported") == ([], [])
     assert asked("score", told=f"buffer.explorer_input.taskset.path ({name}): has no column 'x'") == ([], [])
-    assert reward_call.call_rewards([overridden()], "", None) == []
+    assert calls.call_rewards([overridden()], "", None) == []
 
 
 @pytest.mark.parametrize(("options", "calls"), [

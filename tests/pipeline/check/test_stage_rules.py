@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.commands.bridges.recipe import write
+from ouroboros.commands.bridges.report import write
 from ouroboros.commands.run.planning import checked_plan
 from ouroboros.pipeline.check import preflight
 from ouroboros.pipeline.check.judge import compose

@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from ouroboros.pipeline.check import server_call, user_code
+from ouroboros.pipeline.check import calls, user_code
 from ouroboros.pipeline.check.named_functions import wrong_arguments
 from ouroboros.pipeline.check.user_code import WORLD
 from ouroboros.pipeline.settings.arguments.users import Signature
@@ -124,7 +124,7 @@ def test_servers_are_asked_before_a_run():
         settings = overridden(f"{SET}.default_workflow_type={workflow}", OWN,
                               f"{SET}.workflow_args={{mcp: {servers}{more}}}")
         lines = []
-        facts = server_call.ask_servers([settings], mine, lambda stage, found, to: lines.extend(found))
+        facts = calls.ask_servers([settings], mine, lambda stage, found, to: lines.extend(found))
         return facts, lines
 
     servers = f"{{kit: {{{server}]}}, ends: {{{server}, ends]}}, key: {{{server}], env: [ABSENT_KEY]}}}}"
@@ -159,9 +159,9 @@ def test_a_server_is_asked_for_its_models_once(judge, status, listed, model, wor
         given = f"{{judge_url: '{address}/v1', judge_model: {model}, judge_key_env: OURO_TEST_JUDGE}}"
         settings = overridden(f"{SET}.default_reward_fn_type=judge_reward", f"{SET}.reward_fn_args={given}",
                               "explorer.env_vars={OURO_TEST_JUDGE: hush-hush}")
-        ask, key = server_call.ask_judges, f"{SET}.reward_fn_args.judge_url"
+        ask, key = calls.ask_judges, f"{SET}.reward_fn_args.judge_url"
         if not judge:
-            ask, key = server_call.ask_policies, "explorer.rollout_model.external.base_url"
+            ask, key = calls.ask_policies, "explorer.rollout_model.external.base_url"
             settings = overridden("mode=explore", "explorer.rollout_model.engine_type=openai",
                                   f"explorer.rollout_model.external={{base_url: '{address}/v1', model_name: {model}, "
                                   "api_key_env: OURO_TEST_POLICY}")

@@ -1,11 +1,15 @@
-"""Removes arguments unknown to their function from a recipe: of the algorithm, of workflows, of rewards."""
+"""Removes from a recipe arguments that their function lacks, and bounds of sampling that training cannot have."""
 
 from collections.abc import Iterator
 
+from ouroboros.commands.bridges.tables import said
 from ouroboros.commands.bridges.translation import Entry, Path, Translation, places
+from ouroboros.commands.bridges.trinity_values import TRAINING_SET
 from ouroboros.pipeline.check.named_functions import PARTS, part_taker, reward_taker, workflow_taker
 from ouroboros.pipeline.settings.algorithms import facts, parts
 from ouroboros.pipeline.settings.arguments.base import Taker, unknown
+from ouroboros.pipeline.settings.guide import general
+from ouroboros.pipeline.settings.truncation import MOST
 from ouroboros.pipeline.store.errors import ConfigError
 
 SECTION, SOURCE = "algorithm", ("buffer", "explorer_input")
@@ -77,3 +81,25 @@ def _function(made: Translation, part: str, stage: Path) -> str | None:
         return parts(algorithm_type).get(part) if named is None else named
     except ConfigError:
         return None
+
+
+def leave_out_untrainable(made: Translation) -> None:
+    """Withdraws a top_k that is too large to be kept with each token, then a top_p without a top_k: rollouts to
+    train on cannot have them (pipeline/settings/truncation.py)."""
+    for name, reason in (("top_k", "too_many_kept"), ("top_p", "needs_top_k")):
+        for path in [path for path in made.entries if path[-1] == name and _is_trained_on(path)]:
+            top_k, own = _top_k(made, path), made.entries[path].value
+            if top_k > MOST if name == "top_k" else own is not None and own < 1 and not 1 <= top_k <= MOST:
+                made.withdraw(path, said(reason, most=MOST))
+
+
+def _is_trained_on(path: Path) -> bool:
+    return path[-2] == "model" or bool(TRAINING_SET.match(general(".".join(map(str, path)))))
+
+
+def _top_k(made: Translation, path: Path) -> int:
+    """Returns the top_k beside a bound: of the set, else that of the model; -1 for none."""
+    own = (*path[:-1], "top_k")
+    of_model = (*(path[:2] if path[0] == "stages" else ()), "model", "top_k")
+    found = [made.value(*place) for one in (own, of_model) for place in places(one)]
+    return next((one for one in found if isinstance(one, int)), -1)

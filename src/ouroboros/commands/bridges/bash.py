@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from ouroboros.commands.bridges.bash_programs import BEFORE, LAUNCHERS, PROGRAM, TOOLS, WITHIN
+from ouroboros.commands.bridges.tables import table
 from ouroboros.commands.bridges.verl_entry import entry_of
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.images import OWNER
 from ouroboros.pipeline.store.secret_names import names_secret
 
+BASH = table("bash_programs")
 NUMBERS = (8, 1, 64)  # what programs print; the first counts where a test compares it
 SECONDS, MEGABYTES = 20, 64  # of one run: until it is killed, and of its files
 VARIABLE = re.compile(r"(?<!\\)\$\{?([A-Za-z_]\w*)")
@@ -128,7 +129,6 @@ def _starts(call: Call) -> bool:
     return any(map(entry_of, call.words))
 
 
-
 def _run(text: str, name: str, number: int, count: int) -> Run:
     """Runs a script in which programs print a number, with as many arguments. Raises ConfigError if that cannot be."""
     base = f"/run-{number}"  # every path below it is another in another run
@@ -138,7 +138,8 @@ def _run(text: str, name: str, number: int, count: int) -> Run:
     user = ["setpriv", f"--reuid={OWNER}", f"--regid={OWNER}", "--clear-groups", "--"] if os.geteuid() == 0 else []
     words = [*user, "bwrap", *_box(number), "--dir", home, "--dir", script, "--dir", call, "--chdir", call,
              "--clearenv", *(word for pair in variables.items() for word in ("--setenv", *pair)), "--",
-             "/ouro/real/bash", "-c", WITHIN, "within", str(SECONDS), BEFORE, PROGRAM, *[str(number)] * count]
+             "/ouro/real/bash", "-c", BASH["within"], "within", str(SECONDS), BASH["before"], BASH["program"],
+             *[str(number)] * count]
     done, said = None, "no answer"
     try:
         done = subprocess.run(words, input=text.encode(), capture_output=True, check=False, timeout=3 * SECONDS)
@@ -160,14 +161,15 @@ def _run(text: str, name: str, number: int, count: int) -> Run:
 
 def _box(number: int) -> list[str]:
     """Returns bubblewrap's options: programs of /usr/bin are at /ouro/real alone, files are in memory."""
+    launchers, tools = BASH["launchers"].split(), BASH["tools"].split()
     links = [link for link in ("bin", "lib", "lib64") if os.path.islink(f"/{link}")]
     return ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", f"run-{number}",
             "--size", str(MEGABYTES << 20), "--tmpfs", "/", "--ro-bind", "/usr", "/usr",
             "--ro-bind", "/usr/bin", "/ouro/real",
             *(word for place in ("bin", "local") for word in ("--size", "1048576", "--tmpfs", f"/usr/{place}")),
             *(word for link in links for word in ("--symlink", os.readlink(f"/{link}"), f"/{link}")),
-            *(word for one in (*LAUNCHERS, *TOOLS) for word in ("--symlink", "/ouro/program", f"/usr/bin/{one}")),
-            *(word for one in TOOLS for word in ("--symlink", "/ouro/real/" + os.path.basename(
+            *(word for one in (*launchers, *tools) for word in ("--symlink", "/ouro/program", f"/usr/bin/{one}")),
+            *(word for one in tools for word in ("--symlink", "/ouro/real/" + os.path.basename(
                 os.path.realpath(f"/usr/bin/{one}")), f"/ouro/tools/{one}")),
             "--proc", "/proc", "--dev", "/dev", "--size", "1048576", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
 
@@ -183,8 +185,9 @@ def _of_caller(text: str, number: int) -> dict[str, str]:
 
 
 def _left(fields: list[str], places: dict[str, str]) -> Run:
-    """Parses what WITHIN writes; each record begins with the number of its fields. Raises ValueError or IndexError if
-    one is cut. places: text -> the variable that it is the value of, beside the secrets of each call."""
+    """Parses what `within` of tables/bash_programs.yaml writes; each record begins with the number of its fields.
+    Raises ValueError or IndexError if one is cut. places: text -> the variable that it is the value of, beside the
+    secrets of each call."""
     run = Run(int(fields[0]), int(fields[1].strip() or 0),
               [(int(line), what) for line, what in MESSAGE.findall(fields[2])])
     rest = iter(fields[3:-1])
@@ -220,7 +223,6 @@ def _refuse(run: Run, name: str) -> None:
             variable = unbound[1]
             raise ConfigError(f"{name}, line {line}: {variable} is set neither by the script nor where ouro was called."
                               + f" Needed: {variable}=... ouro import verl {name}" * variable.isidentifier())
-
 
 
 def _merged(runs: list[list[Call]], lines: list[str]) -> Iterator[Command]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from ouroboros.commands.bridges import (
     arguments,
-    sampling,
     trinity_data,
     trinity_older,
     trinity_services,
@@ -65,7 +64,7 @@ def translate(given: list[Given], source: str, place: File | None = None) -> Tra
     trinity_whole.budget(made)
     trinity_whole.complete_stages(made, values)
     arguments.leave_out_unknown(made)
-    sampling.leave_out_untrainable(made)
+    arguments.leave_out_untrainable(made)
     made.keep_secrets_out()
     return made
 

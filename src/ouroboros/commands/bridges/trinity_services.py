@@ -74,18 +74,13 @@ def external(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
         made.renamed.append((given, "explorer.rollout_model.engine_type"))
     elif name == "enable":
         made.rename(given, (*ENGINE, "engine_type"), "openai", given.key)
-    elif name in OF_SERVER:
-        _of_server(made, given, (*ENGINE, "external", OF_SERVER[name]))
-    else:
+    elif name not in OF_SERVER:
         made.leave(given, "no key of the guide.")
-    return True
-
-
-def _of_server(made: Translation, given: Given, path: Path) -> None:
-    names_variable = given.path[-1].endswith("_env")
-    if given.value in (None, ""):
-        made.leave(given, said("of_server_empty", key=".".join(path)))
-    elif names_variable and not is_variable(str(given.value)):
+    elif given.value in (None, ""):
+        made.leave(given, said("of_server_empty", key=".".join((*ENGINE, "external", OF_SERVER[name]))))
+    elif name.endswith("_env") and not is_variable(str(given.value)):
         made.leave(given, f"{NEEDED_VARIABLE}.")
     else:
-        made.rename(given, path, f"${{oc.env:{given.value}}}" if path[-1] == "base_url" else given.value, given.key)
+        value = f"${{oc.env:{given.value}}}" if name == "base_url_env" else given.value
+        made.rename(given, (*ENGINE, "external", OF_SERVER[name]), value, given.key)
+    return True

@@ -8,15 +8,7 @@ section in verl_rows.yaml turn them into lines. Nothing is executed.
 import re
 from typing import Any
 
-from ouroboros.commands.bridges import (
-    arguments,
-    sampling,
-    verl_data,
-    verl_distillation,
-    verl_objective,
-    verl_rules,
-    verl_sft,
-)
+from ouroboros.commands.bridges import arguments, verl_data, verl_objective, verl_rules
 from ouroboros.commands.bridges.bash import read_script
 from ouroboros.commands.bridges.source import Given, read_yaml
 from ouroboros.commands.bridges.tables import keys, table
@@ -78,7 +70,7 @@ def translate(launch: Launch, made: Translation) -> Translation:
             verl.say(key, keys(name)[key].to, value, default=True)
     _decode_numbers(made)
     arguments.leave_out_unknown(made)
-    sampling.leave_out_untrainable(made)
+    arguments.leave_out_untrainable(made)
     made.keep_secrets_out()
     return made
 
@@ -150,10 +142,10 @@ def _once(text: str, values: dict[str, Any]) -> Any:
     return REFERENCE.sub(lambda m: str(values.get(m[1], m[0])), text)
 
 
-RULES = (verl_distillation.distillation, verl_objective.algorithm, verl_objective.losses, verl_objective.sampling,
+RULES = (verl_objective.distillation, verl_objective.algorithm, verl_objective.losses, verl_objective.sampling,
          verl_rules.batches, verl_objective.old_logprobs, verl_rules.nodes, verl_rules.gpus, verl_data.tasksets,
          verl_data.overlong, verl_rules.lengths, verl_objective.adapter, verl_rules.run, verl_data.task)
-SFT_RULES = (verl_sft.started, verl_rules.nodes, verl_sft.ranks, verl_sft.demonstrations, verl_sft.sequence,
+SFT_RULES = (verl_rules.started, verl_rules.nodes, verl_rules.ranks, verl_rules.demonstrations, verl_rules.sequence,
              verl_objective.adapter, verl_rules.run, verl_data.task)
 OF_RL = {"is_rl": True, "gpus": 8, "project": "verl_examples", "keep": "trainer.max_actor_ckpt_to_keep",
          "model": verl_objective.POLICY}
