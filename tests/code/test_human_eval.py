@@ -21,25 +21,12 @@ import pytest
 from ouroboros.workflows import code_reward as judge
 from ouroboros.workflows.code_reward import code_reward
 from ouroboros.workflows.environments import programs
-from tests.workflows.test_code_reward import HOSTILE, WALLS, of_hostile, patient  # noqa: F401
+from tests.workflows.test_code_reward import FORMS, HOSTILE, WALLS, of_hostile, patient  # noqa: F401
 
 pytestmark = pytest.mark.code
 SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Mod: ast.Mult, ast.FloorDiv: ast.Mult,
            ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt,
            ast.And: ast.Or, ast.Or: ast.And, ast.In: ast.NotIn, ast.NotIn: ast.In}
-FORMS = {
-    "completion": lambda prompt, body: body,
-    "fenced": lambda prompt, body: f"```python\n{prompt}{body}```",
-    "with prose": lambda prompt, body: f"Sure! Here is a solution:\n\n```\n{prompt}{body}```\n\nIt loops once.",
-    "prose without fences": lambda prompt, body: f"Here it is.\n\n{prompt}{body}\n\nI hope that helps you!",
-    "body fenced": lambda prompt, body: f"```python\n{body}```",
-    "main": lambda prompt, body: f"```python\n{prompt}{body}\nif __name__ == '__main__':\n    print(input())\n```",
-    "helpers before": lambda prompt, body: f"```py\ndef one(): pass\n```\nand\n```py\none()\n{prompt}{body}```",
-    "prints": lambda prompt, body: f"print('{{\"passed\": 0}}')\n{prompt}{body}\nprint('done')\n",
-    "reads stdin": lambda prompt, body: f"{prompt}{body}\nn = int(input())\n",
-    "recursion depth": lambda prompt, body: f"import sys\nsys.setrecursionlimit(10 ** 6)\n{prompt}{body}",
-    "thoughts": lambda prompt, body: f"<think>```python\ndef f(): pass\n```</think>\n```python\n{prompt}{body}```",
-}
 
 
 @pytest.fixture(scope="module")

@@ -59,8 +59,7 @@ def test_an_installed_package_is_taken_as_a_whole_unread_and_nothing_beside_it(t
         (site / name).write_text("import other\nTHIS = = no Python\n")
     (site / "other.py").write_text("")
     assert set(taken_in(site / "one.py", "one")) == {"one"}
-    assert set(taken_in(site / "many" / "deep" / "inside.py", "many.deep.inside")) == {
-        "many", "many.deep.inside"}
+    assert set(taken_in(site / "many" / "deep" / "inside.py", "many.deep.inside")) == {"many", "many.deep.inside"}
     assert set(taken_in(site / "many" / "__init__.py", "many")) == {"many", "many.deep.inside"}
 
 

@@ -18,6 +18,7 @@ from ouroboros.workflows.endpoint.merging import merged
 from ouroboros.workflows.protocol.trajectory import Trajectory
 from tests.configs import TINY, overridden
 from tests.golden.messages import refuses
+from tests.learner.plain import PlainTorch
 
 SETTINGS = ("algorithm.algorithm_type=sft", "trainer.grad_clip=0.5", "algorithm.optimizer.weight_decay=0.1")
 
@@ -39,32 +40,20 @@ def loss():
     return Objective(overridden(*TINY, *SETTINGS))
 
 
-class PlainTorch:
-    """The same optimizer steps by transformers and torch alone, row by row."""
-
-    def __init__(self, path):
-        self.model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8,
-                                           weight_decay=0.1)
-
+class Plain(PlainTorch):
     def logprobs(self, row):
         scores = self.model(torch.tensor([row.tokens])).logits[0].log_softmax(-1)
         targets = torch.tensor(row.tokens[row.prompt_length :])
         return scores[row.prompt_length - 1 : -1].gather(-1, targets[:, None])[:, 0]
 
-    def step(self, some):
-        found = torch.cat([self.logprobs(row) for row in some])
-        self.optimizer.zero_grad()
-        (-found).mean().backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
-        self.optimizer.step()
-        return (-found).mean().item(), norm.item()
+    def loss(self, some):
+        return -torch.cat([self.logprobs(row) for row in some]).mean()
 
 
 @pytest.fixture(scope="module")
 def trained(learner, loss, tiny_model, tmp_path_factory):
     """Two steps of both, the second in many micro-batches; then a checkpoint."""
-    plain = PlainTorch(tiny_model)
+    plain = Plain(tiny_model)
     directory = tmp_path_factory.mktemp("checkpoint")
     first = learner.step(rows(), loss, 1e-3, 1), plain.step(rows())
     learner.budget.tokens = 36  # the longest row alone
@@ -136,7 +125,7 @@ def test_the_reference_is_the_model_that_training_began_with(learner, trained, t
     learner.zero.load(trained[3])
     before = {name: value.clone() for name, value in learner.full_state().items()}
     found, own = learner.reference_logprobs(rows()), learner.score_rows(rows())
-    plain = PlainTorch(tiny_model)
+    plain = Plain(tiny_model)
     for row, values, moved in zip(rows(), found, own, strict=True):
         torch.testing.assert_close(torch.from_numpy(values), plain.logprobs(row).detach(), atol=1e-5, rtol=0)
         assert np.abs(values - moved).max() > 1e-3
@@ -178,7 +167,7 @@ def with_columns(some):
 
 
 def test_the_gradient_of_a_clipped_loss_is_plain_torchs(learner, trained, tiny_model):
-    plain = PlainTorch(tiny_model)
+    plain = Plain(tiny_model)
     plain.model.load_state_dict(learner.zero.module.model.state_dict())
     objective = Objective(overridden(*TINY, "algorithm.loss_agg_mode=seq-mean-token-mean"))
     some, means = with_columns(rows()), []

@@ -5,13 +5,13 @@ import random
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from ouroboros.stages.learner.critic import Critic, explained_variance, value_loss
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.snapshot import written
 from tests import objectives
 from tests.configs import TINY, overridden
+from tests.learner.plain import PlainTorch
 
 SETTINGS = ("trainer.critic.optimizer.weight_decay=0.1", "trainer.grad_clip=0.5")
 
@@ -82,30 +82,19 @@ def rows():
     return made
 
 
-class PlainTorch:
-    """The same steps by transformers and torch alone, row by row."""
-
+class Plain(PlainTorch):
     def __init__(self, path):
-        self.model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True).model
         self.head = torch.nn.Linear(64, 1)
-        torch.nn.init.zeros_(self.head.weight)
-        torch.nn.init.zeros_(self.head.bias)
-        self.parameters = [*self.model.parameters(), *self.head.parameters()]
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+        super().__init__(path, self.head)
 
     def values(self, row):
-        hidden = self.model(torch.tensor([row.tokens])).last_hidden_state[0]
-        return self.head(hidden[row.prompt_length - 1 : -1])[torch.tensor(row.mask, dtype=torch.bool), 0]
+        states = self.hidden(row.tokens)[row.prompt_length - 1 : -1]
+        return self.head(states)[torch.tensor(row.mask, dtype=torch.bool), 0]
 
-    def step(self, some):
+    def loss(self, some):
         found = torch.cat([self.values(row) for row in some])
         wanted = torch.cat([torch.from_numpy(row.of_actions("returns")) for row in some])
-        loss = 0.5 * ((found - wanted) ** 2).mean()
-        self.optimizer.zero_grad()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, 0.5)
-        self.optimizer.step()
-        return loss.item(), norm.item()
+        return 0.5 * ((found - wanted) ** 2).mean()
 
 
 def with_values(critic, some):
@@ -116,7 +105,7 @@ def with_values(critic, some):
 
 def test_its_steps_are_those_of_plain_torch_and_come_back_from_a_checkpoint(critic, tiny_model, tmp_path):
     assert all(not values.any() for values in critic.values(rows()))  # the head begins at zero
-    plain, found = PlainTorch(tiny_model), []
+    plain, found = Plain(tiny_model), []
     for budget in (4096, 36, 40):
         critic.budget.tokens = budget
         found.append(critic.step(with_values(critic, rows()), 1e-3))

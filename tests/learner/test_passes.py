@@ -13,7 +13,7 @@ from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.objective import Objective
 from ouroboros.stages.learner.passes import critic_steps, parts_of, policy_steps
 from tests.configs import TINY, overridden
-from tests.learner.test_actor import PlainTorch
+from tests.learner.test_actor import Plain
 
 SETTINGS = ("algorithm.algorithm_type=grpo", "trainer.grad_clip=0.5", "algorithm.optimizer.weight_decay=0.1",
             "trainer.ppo_epochs=2", "trainer.ppo_mini_batch_size=2", "algorithm.policy_loss_fn_args={}")
@@ -86,7 +86,7 @@ def batch():
     return made
 
 
-class Loop(PlainTorch):
+class Loop(Plain):
     """veRL's update of an actor: for each pass, for each mini-batch, the mean over its tokens of PPO's loss."""
 
     def update(self, given, config: Config):

@@ -56,11 +56,8 @@ def test_a_pair_with_one_text_over_the_limits_is_left_out_whole(preferences):
         preferences([("1", "1" * 24, "1")])
 
 
-def test_a_batch_of_more_than_there_are_is_refused(preferences):
-    with refuses(DataError, "buffer.batch_size=2", "1 short"):
-        preferences([("1", "1", "2")])
-
-
-def test_no_pairs_at_all_are_named(preferences):
-    with refuses(DataError, "(split preference)", "format.chosen_key"):
-        preferences([])
+@pytest.mark.parametrize(("pairs", "words"), [
+    ([("1", "1", "2")], ("buffer.batch_size=2", "1 short")), ([], ("(split preference)", "format.chosen_key"))])
+def test_fewer_pairs_than_a_batch_are_refused(preferences, pairs, words):
+    with refuses(DataError, *words):
+        preferences(pairs)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from ouroboros.pipeline.settings.config import AuxiliaryModel
 from ouroboros.pipeline.store import records, tables
@@ -23,6 +23,7 @@ from ouroboros.workflows.reward_model import RewardModel
 from tests import models
 from tests.configs import TINY, element, overridden
 from tests.factories import TEXT, row
+from tests.learner.plain import PlainTorch
 
 SETTINGS = ("algorithm.algorithm_type=reward_model", "algorithm.optimizer.weight_decay=0.1", "trainer.grad_clip=0.5",
             "algorithm.policy_loss_fn_args.center_rewards_coefficient=0.1")
@@ -82,27 +83,16 @@ def test_pairs_that_cannot_be_used_are_left_out_or_rejected(source):
         source(PAIRS, ALL, messages=messages)
 
 
-class PlainTorch:
-    """The same steps by transformers and torch alone, row by row."""
-
+class Plain(PlainTorch):
     def __init__(self, path):
-        self.model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True).model
         self.head = torch.nn.Linear(64, 1, bias=False)
-        torch.nn.init.zeros_(self.head.weight)
-        self.parameters = [*self.model.parameters(), *self.head.parameters()]
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+        super().__init__(path, self.head)
 
-    def step(self, some):
-        scores = torch.cat([self.head(self.model(torch.tensor([one.tokens[:-1]])).last_hidden_state[0, -1])
-                            for one in some])
+    def loss(self, some):
+        scores = torch.cat([self.head(self.hidden(one.tokens[:-1])[-1]) for one in some])
         chosen, rejected = scores[0::2], scores[1::2]
         margins = torch.tensor([one.columns["margin"] for one in some[0::2]])
-        loss = (-torch.nn.functional.logsigmoid(chosen - rejected - margins) + 0.1 * (chosen + rejected) ** 2).mean()
-        self.optimizer.zero_grad()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, 0.5)
-        self.optimizer.step()
-        return loss.item(), norm.item()
+        return (-torch.nn.functional.logsigmoid(chosen - rejected - margins) + 0.1 * (chosen + rejected) ** 2).mean()
 
 
 def test_steps_are_those_of_plain_torch_and_the_checkpoint_is_the_classifier_that_explorers_ask(
@@ -110,7 +100,7 @@ def test_steps_are_those_of_plain_torch_and_the_checkpoint_is_the_classifier_tha
     found, context = source(PAIRS, ALL, margins=[0.5, 0.0, 2.0, 0.0])
     scorer = Scorer(tiny_model, context.config, process, found.padding)
     prove_critic(scorer, context.config, TEXT)
-    objective, plain = Objective(context.config), PlainTorch(tiny_model)
+    objective, plain = Objective(context.config), Plain(tiny_model)
     assert scorer.scores(found.rows) == [0.0] * 8  # the head begins at zero
     for number, budget in enumerate((4096, 64, 70), 1):
         scorer.budget.tokens = budget

@@ -168,17 +168,14 @@ def test_a_prompt_is_shared_where_that_saves_more_than_it_costs(prompt, response
     assert shared.tolist() == [wanted] * (each - 1)
 
 
-@pytest.mark.parametrize(("gathered", "wanted"), [(0.4, [4, 2]), (0.6, [2, 2]), (1.9, [2, 2]), (2.1, [0, 0])])
-def test_all_keys_of_a_prefix_that_is_continued_are_gathered(gathered, wanted):
+@pytest.mark.parametrize(("rows", "common", "cost", "wanted"), [
+    *(([5, 5, 3], [4, 2], Cost(0.0, gathered), wanted)
+      for gathered, wanted in ((0.4, [4, 2]), (0.6, [2, 2]), (1.9, [2, 2]), (2.1, [0, 0]))),
+    ([3, 3], [1], Cost(0.2, 0.0), [1]), ([3, 3], [1], Cost(0.25, 0.0), [0])])
+def test_the_keys_and_the_first_token_of_a_prefix_count(rows, common, cost, wanted):
     """Rows of 5, 5 and 3 tokens share 4 and 2. Nothing is 13, 2 alone 9 + 2g, both 2 + 2g + 2 + 4g + 3 = 7 + 6g, and
-    4 alone 9 + 4g: both below 1/2, then 2 alone until 2."""
-    assert worthwhile(np.array([5, 5, 3]), np.array([4, 2]), Cost(0.0, gathered)).tolist() == wanted
-
-
-@pytest.mark.parametrize(("continued", "wanted"), [(0.2, [1]), (0.25, [0])])
-def test_a_prefix_of_one_token_is_continued_too(continued, wanted):
-    """Two rows of 3 tokens share the first: 6 apart, 1 + 4 + 4c together."""
-    assert worthwhile(np.array([3, 3]), np.array([1]), Cost(continued, 0.0)).tolist() == wanted
+    4 alone 9 + 4g: both below 1/2, then 2 alone until 2. Two rows of 3 share one: 6 apart, 1 + 4 + 4c together."""
+    assert worthwhile(np.array(rows), np.array(common), cost).tolist() == wanted
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -24,11 +24,6 @@ def test_the_tables_are_large():
     assert min(len(TABLE), len(RESPONSES)) >= 300
 
 
-@pytest.mark.parametrize(("response", "truth", "expected"), RESPONSES)
-def test_a_whole_response(response, truth, expected):
-    assert accuracy_reward(response, truth)["accuracy"] == expected
-
-
 @pytest.mark.parametrize(("response", "truth", "expected"), [
     ("\\boxed{34 + 50}", "84", 1), ("#### 84/1", "84", 1), ("<answer>34 + 50</answer>", "84", 1),
     ("\\boxed{\\sqrt{8}}", "2\\sqrt{2}", 1), ("34 + 50", "84", 0), ("<think>a</think>34 + 50", "84", 0),
@@ -43,7 +38,7 @@ def test_a_boxed_answer(found, truth, expected):
 
 
 @pytest.mark.parametrize(("response", "truth", "expected"), [
-    ("#### Step 1: add\n40+2=42\n\n\\boxed{42}", "42", 1), ("#### Final Answer\n42", "42", 1),
+    *RESPONSES, ("#### Step 1: add\n40+2=42\n\n\\boxed{42}", "42", 1), ("#### Final Answer\n42", "42", 1),
     ("#### Answer\n\\boxed{42}", "42", 1), ("#### 1. Add 40\nso \\boxed{42}", "42", 1),
     ("#### Solution:\n\\boxed{42}\n#### 42", "42", 1), ("\\boxed{41}\n#### 42", "42", 1),
     ("\\boxed{42}\n#### 41", "42", 0), ("#### 41\n\\boxed{42}", "42", 0), ("#### 41\n#### 42", "42", 1),

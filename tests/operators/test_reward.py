@@ -12,7 +12,6 @@ from ouroboros.operators.reward import (
     format_reward,
     load_reward,
     parse_arithmetic,
-    parse_countdown,
 )
 from ouroboros.pipeline.store.errors import ConfigError, DataError
 from tests.golden.messages import refuses
@@ -77,11 +76,6 @@ def test_countdown_reward_without_a_prize_for_form():
 def test_malformed_countdown_truth_is_an_error_not_a_wrong_answer(answer):
     with refuses(DataError, "JSON"):
         countdown_reward("7+5-3", answer)
-
-
-def test_malformed_truth_names_what_is_missing():
-    with refuses(DataError, "has no target"):
-        parse_countdown(json.dumps({"numbers": [3]}))
 
 
 @pytest.mark.parametrize(("response", "answer", "accuracy"), [

@@ -72,7 +72,6 @@ def test_the_verdict_is_that_of_the_package(name):
     done = subprocess.run([sys.executable, Path(__file__).with_name("bfcl_verdicts.py")], input="\n".join(asked),
                           capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(place)})
     theirs = [json.loads(line) for line in done.stdout.splitlines()]
-    differ = [(one, said) for one, said in zip(ours, theirs, strict=True)
-              if isinstance(said, bool) and said != one[1]]
+    differ = [(one, said) for one, said in zip(ours, theirs, strict=True) if isinstance(said, bool) and said != one[1]]
     print(name, Counter(str(said)[:60] for said in theirs), len(differ))
     assert not differ, differ[:3]

@@ -41,18 +41,31 @@ def accuracy(reply, answer="", **given):
 # --------------------------------------------------------------------------------------------------- forms of replies
 
 
+FORMS = {
+    "completion": lambda prompt, body: body,
+    "fenced": lambda prompt, body: f"```python\n{prompt}{body}```",
+    "with prose": lambda prompt, body: f"Sure! Here is a solution:\n\n```\n{prompt}{body}```\n\nIt loops once.",
+    "prose without fences": lambda prompt, body: f"Here it is.\n\n{prompt}{body}\n\nI hope that helps you!",
+    "body fenced": lambda prompt, body: f"```python\n{body}```",
+    "main": lambda prompt, body: f"```python\n{prompt}{body}\nif __name__ == '__main__':\n    print(input())\n```",
+    "helpers before": lambda prompt, body: f"```py\ndef one(): pass\n```\nand\n```py\none()\n{prompt}{body}```",
+    "prints": lambda prompt, body: f"print('{{\"passed\": 0}}')\n{prompt}{body}\nprint('done')\n",
+    "reads stdin": lambda prompt, body: f"{prompt}{body}\nn = int(input())\n",
+    "recursion depth": lambda prompt, body: f"import sys\nsys.setrecursionlimit(10 ** 6)\n{prompt}{body}",
+    "thoughts": lambda prompt, body: f"<think>```python\ndef f(): pass\n```</think>\n```python\n{prompt}{body}```",
+}
+
+
 @pytest.mark.parametrize("reply", [
-    BODY, PROMPT + BODY, f"```python\n{PROMPT}{BODY}```", f"Here it is:\n\n```\n{PROMPT}{BODY}```\nIt adds `xs`.",
-    f"```python\n{BODY}```", f"Sure! This adds them.\n\ndef total(xs: List[int]) -> int:\n{BODY}\nI hope this helps.",
+    *(form(PROMPT, BODY) for form in FORMS.values()), PROMPT + BODY,
+    f"Sure! This adds them.\n\ndef total(xs: List[int]) -> int:\n{BODY}\nI hope this helps.",
     "<think>def total(xs): return 0</think>```py\ndef helper(xs):\n    return sum(xs)\n```\nand\n```py\n"
     "def total(xs):\n    return helper(xs)\n```\nUse it:\n```py\nprint(total([1]))\n```",
-    f"```python\n{PROMPT}{BODY}\nif __name__ == '__main__':\n    print(total(list(map(int, input().split()))))\n```",
-    f"{PROMPT}{BODY}\nprint(total([3]))\nn = int(input())\n",
     f"import sys\nsys.setrecursionlimit(10**6)\n{PROMPT}    return xs[0] + total(xs[1:]) if xs else 0\n",
     f"```python\n{PROMPT}{BODY}",  # cut off behind the code
     f"{BODY}\n\ndef total_of_all(xss):\n    return [total(xs) for xs in xss",  # goes on beyond the function
     "class Solution:\n    def total(self, xs):\n        return sum(xs)",
-], ids=range(13))
+], ids=range(18))
 def test_a_right_program_counts_in_whichever_form_it_comes(reply):
     assert accuracy(reply, **CHECK) == 1
 
@@ -225,26 +238,24 @@ def test_cpu_seconds_end_a_program_and_the_note_says_that_it_ended():
     assert (found["accuracy"], found.notes["accuracy"].endswith("ended")) == (0, True)
 
 
-def test_where_nothing_isolates_nothing_runs(monkeypatch, tmp_path):
+@pytest.fixture
+def without_bubblewrap(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    programs.cell.cache_clear()
+    yield
+    programs.cell.cache_clear()
+
+
+def test_where_nothing_isolates_nothing_runs(monkeypatch, without_bubblewrap):
     monkeypatch.setattr(confinement, "landlock_version", lambda: -1)
-    programs.cell.cache_clear()
-    try:
-        with pytest.raises(ConfigError, match="isolation: none"):
-            code_reward(BODY, "", **CHECK)
-    finally:
-        programs.cell.cache_clear()
+    with pytest.raises(ConfigError, match="isolation: none"):
+        code_reward(BODY, "", **CHECK)
 
 
-def test_without_bubblewrap_landlock_is_taken(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    programs.cell.cache_clear()
-    try:
-        assert isinstance(programs.cell("auto", 512), programs.Unconfined)
-        assert accuracy(BODY, **CHECK, memory_mb=512) == 1
-        assert accuracy("def total(xs):\n    return len(open('/etc/passwd').read())", **CHECK, memory_mb=512) == 0
-    finally:
-        programs.cell.cache_clear()
+def test_without_bubblewrap_landlock_is_taken(without_bubblewrap):
+    assert isinstance(programs.cell("auto", 512), programs.Unconfined)
+    assert accuracy(BODY, **CHECK, memory_mb=512) == 1
+    assert accuracy("def total(xs):\n    return len(open('/etc/passwd').read())", **CHECK, memory_mb=512) == 0
 
 
 def test_isolation_none_runs_without_walls(tmp_path):

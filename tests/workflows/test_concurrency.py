@@ -21,22 +21,17 @@ def limits(places, *looks):
     return found
 
 
-def test_it_grows_by_a_64th_of_the_places_while_there_is_room_and_use():
-    """256 places: 4 a look; not while 90% are in use, nor while fewer attempts are in progress than may be."""
-    assert limits(256, (0.5, 0, 256), (0.89, 0, 260), (0.9, 0, 264), (0.2, 0, 200)) == [260, 264, 264, 264]
-    assert limits(8, (0.5, 0, 8)) == [9]
-
-
-def test_it_falls_to_three_quarters_of_the_attempts_for_every_look_with_preemptions():
-    """0.75 x 256 = 192; then 192 attempts are still more than are left: 0.75 x 192 = 144; none new: + 4."""
-    assert limits(256, (1.0, 7, 256), (1.0, 8, 256), (1.0, 30, 250), (0.8, 30, 144)) == [256, 192, 144, 148]
-    assert limits(2, (1.0, 0, 2), (1.0, 1, 2), (1.0, 2, 1), (1.0, 3, 0)) == [2, 1, 1, 1]
-
-
-def test_preemptions_before_the_first_look_are_nobodys():
-    """An evaluation begins anew on the engine of a stage."""
-    assert limits(64, (0.5, 1000, 64), (0.5, 1000, 65)) == [65, 66]
-    assert limits(64, (0.5, 0, 64), (0.5, 1000, 64)) == [65, 48]
+@pytest.mark.parametrize(("places", "looks", "expected"), [
+    # 256 places: 4 a look; not while 90% are in use, nor while fewer attempts are in progress than may be
+    (256, ((0.5, 0, 256), (0.89, 0, 260), (0.9, 0, 264), (0.2, 0, 200)), [260, 264, 264, 264]),
+    (8, ((0.5, 0, 8),), [9]),
+    # preemptions: 0.75 x 256 = 192; then 192 attempts are still more than are left: 0.75 x 192 = 144; none new: + 4
+    (256, ((1.0, 7, 256), (1.0, 8, 256), (1.0, 30, 250), (0.8, 30, 144)), [256, 192, 144, 148]),
+    (2, ((1.0, 0, 2), (1.0, 1, 2), (1.0, 2, 1), (1.0, 3, 0)), [2, 1, 1, 1]),
+    # those before the first look are nobody's: an evaluation begins anew on the engine of a stage
+    (64, ((0.5, 1000, 64), (0.5, 1000, 65)), [65, 66]), (64, ((0.5, 0, 64), (0.5, 1000, 64)), [65, 48])])
+def test_it_grows_by_a_64th_of_the_places_and_falls_to_three_quarters_of_the_attempts(places, looks, expected):
+    assert limits(places, *looks) == expected
 
 
 class Pressed(Seeded):

@@ -13,16 +13,12 @@ def reasons(made) -> dict[str, str]:
     return {given.key: why for given, why in made.left_out}
 
 
-@pytest.mark.parametrize(("loss", "mode"), [("gspo", "token-mean"), ("cispo", "token-mean")])
-def test_losses_whose_defaults_are_not_ours_have_verls(loss, mode):
-    found = values(launch("algorithm.adv_estimator=grpo", f"{ACTOR}.policy_loss.loss_mode={loss}"))
-    assert (found[f"{CLIP}low"], found[f"{CLIP}high"]) == (0.2, 0.2)  # of veRL's config/actor/actor.yaml
-    assert found["algorithm.loss_agg_mode"] == mode
-
-
-def test_a_clip_range_that_is_said_wins():
-    found = values(launch(f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.clip_ratio_low=3e-4"))
-    assert (found[f"{CLIP}low"], found[f"{CLIP}high"]) == (3e-4, 0.2)
+@pytest.mark.parametrize(("loss", "said", "low"), [
+    ("gspo", (), 0.2), ("cispo", (), 0.2), ("gspo", (f"{ACTOR}.clip_ratio_low=3e-4",), 3e-4)])
+def test_losses_whose_defaults_are_not_ours_have_verls_unless_said(loss, said, low):
+    found = values(launch("algorithm.adv_estimator=grpo", f"{ACTOR}.policy_loss.loss_mode={loss}", *said))
+    assert (found[f"{CLIP}low"], found[f"{CLIP}high"]) == (low, 0.2)  # of veRL's config/actor/actor.yaml
+    assert found["algorithm.loss_agg_mode"] == "token-mean"
 
 
 def test_sapo_takes_no_aggregation():  # core_algos.py passes seq-mean-token-mean itself
@@ -71,19 +67,14 @@ def test_the_batch_of_the_loader_counts_where_groups_are_not_filtered(overrides,
     assert made.keys == 3 + len(overrides)
 
 
-@pytest.mark.parametrize("override", [
-    "megatron.override_transformer_config.moe_aux_loss_coeff=0.01", "megatron.override_transformer_config.fp8=e4m3",
-    "optim.override_optimizer_config.fp8_recipe=blockwise", "fsdp_config.qat.enable=True", "megatron.qat.mode=w4a16",
-    "veomni.router_replay.mode=R3", "router_replay.mode=R2"])
-def test_what_changes_the_training_is_among_what_is_lost(override):
-    assert list(reasons(from_verl(launch(f"{ACTOR}.{override}")))) == [f"{ACTOR}.{override.partition('=')[0]}"]
-
-
-@pytest.mark.parametrize("override", [
-    "megatron.override_transformer_config.moe_aux_loss_coeff=0", "megatron.override_transformer_config.fp8=False",
-    "fsdp_config.qat.enable=False", "veomni.router_replay.mode=disabled"])
-def test_what_is_off_there_is_not(override):
-    assert reasons(from_verl(launch(f"{ACTOR}.{override}"))) == {}
+@pytest.mark.parametrize(("key", "on", "off"), [
+    ("megatron.override_transformer_config.moe_aux_loss_coeff", "0.01", "0"),
+    ("megatron.override_transformer_config.fp8", "e4m3", "False"), ("fsdp_config.qat.enable", "True", "False"),
+    ("veomni.router_replay.mode", "R3", "disabled"), ("router_replay.mode", "R2", None),
+    ("optim.override_optimizer_config.fp8_recipe", "blockwise", None), ("megatron.qat.mode", "w4a16", None)])
+def test_what_changes_the_training_is_among_what_is_lost_where_it_is_on(key, on, off):
+    assert list(reasons(from_verl(launch(f"{ACTOR}.{key}={on}")))) == [f"{ACTOR}.{key}"]
+    assert off is None or reasons(from_verl(launch(f"{ACTOR}.{key}={off}"))) == {}
 
 
 def test_no_steps_are_one_step_of_verl():  # its loop asks whether a step is the last one after it

@@ -75,8 +75,7 @@ def test_the_worked_pairs_have_the_values_of_the_guide(script, wanted):
     ("ppo_reward_model.sh", 47, 4, 9), ("grpo_seq_balance.sh", 36, 0, 4)])
 def test_every_key_of_the_worked_pairs_is_accounted_for(script, keys, left, idle):
     made = from_verl((SOURCES / script).read_text())
-    assert (made.keys, len(made.renamed), len(made.left_out), len(made.idle)) == (
-        keys, keys - left - idle, left, idle)
+    assert (made.keys, len(made.renamed), len(made.left_out), len(made.idle)) == (keys, keys - left - idle, left, idle)
     assert not [given.key for given, why in made.left_out if "no counterpart" in why]
 
 

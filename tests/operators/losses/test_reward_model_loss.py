@@ -21,28 +21,16 @@ def losses(*scores, margins=None, **given):
     return loss[0::2].tolist(), gradient.tolist(), statistics["accuracy"][0::2].tolist()
 
 
-def test_two_pairs():
-    """1.5 over 0.5: log(1 + e^-1) = 0.313262, pushed by 1 - sigmoid(1) = 0.268941. 0 under 2: log(1 + e^2) = 2.126928,
-    pushed by 0.880797."""
-    loss, gradient, right = losses(1.5, 0.5, 0.0, 2.0)
-    assert loss == pytest.approx([0.313262, 2.126928], abs=1e-6)
-    assert gradient == pytest.approx([-0.268941, 0.268941, -0.880797, 0.880797], abs=1e-6)
-    assert right == [1.0, 0.0]
-
-
-def test_equal_scores_cost_log_2_and_are_half_right():
-    loss, gradient, right = losses(0.7, 0.7)
-    assert loss == pytest.approx([math.log(2)])
-    assert gradient == pytest.approx([-0.5, 0.5])
-    assert right == [0.5]
-
-
-def test_a_margin_is_what_the_scores_are_to_differ_by():
-    """0.5 over -0.5 with margin 1 is as good as equal; margins are of pairs, said in both rows."""
-    loss, gradient, right = losses(0.5, -0.5, margins=[1.0, 1.0])
-    assert loss == pytest.approx([math.log(2)])
-    assert gradient == pytest.approx([-0.5, 0.5])
-    assert right == [1.0]
+@pytest.mark.parametrize(("scores", "margins", "expected", "slopes", "right"), [
+    # 1.5 over 0.5: log(1 + e^-1), pushed by 1 - sigmoid(1); 0 under 2: log(1 + e^2)
+    ((1.5, 0.5, 0.0, 2.0), None, [0.313262, 2.126928], [-0.268941, 0.268941, -0.880797, 0.880797], [1.0, 0.0]),
+    ((0.7, 0.7), None, [math.log(2)], [-0.5, 0.5], [0.5]),  # equal scores are half right
+    # 0.5 over -0.5 with margin 1 is as good as equal; margins are of pairs, said in both rows
+    ((0.5, -0.5), [1.0, 1.0], [math.log(2)], [-0.5, 0.5], [1.0])])
+def test_scores_are_to_differ_by_the_margin(scores, margins, expected, slopes, right):
+    loss, gradient, found = losses(*scores, margins=margins)
+    assert (loss, gradient) == (pytest.approx(expected, abs=1e-6), pytest.approx(slopes, abs=1e-6))
+    assert found == right
 
 
 def test_centring_draws_the_sum_of_a_pair_to_zero():

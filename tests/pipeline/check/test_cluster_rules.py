@@ -108,5 +108,4 @@ def test_the_executor_knows_the_states_of_cancelled_and_preempted_jobs(monkeypat
     monkeypatch.setattr(plugin, "query_job_status", answer)
     monkeypatch.setattr(plugin.Executor, "next_seconds_between_status_checks", None, raising=False)
     follow_steadily(SimpleNamespace(init_seconds_before_status_checks=10, no_requeue=no_requeue))
-    assert asyncio.run(plugin.query_job_status("sacct", None))[0] == {
-        "4": "CANCELLED", "5": preempted, "6": "RUNNING"}
+    assert asyncio.run(plugin.query_job_status("sacct", None))[0] == {"4": "CANCELLED", "5": preempted, "6": "RUNNING"}

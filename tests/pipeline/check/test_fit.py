@@ -96,8 +96,7 @@ def changes_in(problem: str) -> dict:
 def test_the_two_settings_that_lower_the_peak_most_are_named(size, gib, values, named):
     config = rft(**values)
     problem = fit.trainer_problem(size, config, gpus(8, gib))
-    peak, least = training(size, config, 2).peak / GIB, training(
-        size, config.merged({"trainer": named}), 2).peak / GIB
+    peak, least = training(size, config, 2).peak / GIB, training(size, config.merged({"trainer": named}), 2).peak / GIB
     assert changes_in(problem) == named
     wording(problem, f"{peak:.1f} GiB", "GPU", f"{peak - USABLE * gib:.1f}", "90%", f"{gib:g}")
     assert problem.endswith(f"together to {least:.1f} GiB.")

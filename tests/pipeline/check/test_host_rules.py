@@ -28,18 +28,13 @@ def rft(**settings):
     return changed({"algorithm.repeat_times": 8, "explorer.rollout_model.engine_type": "transformers"} | settings)
 
 
-def test_more_processes_than_four_a_core():
-    assert keys(rft(**{"trainer.ranks": 8})) == []
-    assert keys(rft(**{"trainer.ranks": 9})) == ["trainer.ranks"]
-    assert keys(rft(**{"explorer.rollout_model.engine_num": 64})) == ["explorer.rollout_model.engine_num"]
-    assert keys(rft(**{"trainer.ranks": 64}), ONE) == []  # there each has a GPU
-
-
-def test_a_step_that_memory_cannot_hold():
-    """24 GiB / (8 * 1,040 bytes) = 3,097,425 tasks."""
-    assert keys(rft(**{"buffer.batch_size": 3_097_000})) == []
-    assert keys(rft(**{"buffer.batch_size": 3_098_000})) == ["buffer.batch_size"]
-    assert keys(rft(**{"buffer.batch_size": 100_000_000}), ONE) == ["buffer.batch_size"]
+@pytest.mark.parametrize(("key", "value", "gpus", "fits"), [
+    ("trainer.ranks", 8, CPU, True), ("trainer.ranks", 9, CPU, False), ("trainer.ranks", 64, ONE, True),
+    ("explorer.rollout_model.engine_num", 64, CPU, False), ("buffer.batch_size", 3_097_000, CPU, True),
+    ("buffer.batch_size", 3_098_000, CPU, False), ("buffer.batch_size", 100_000_000, ONE, False)])
+def test_more_processes_than_four_a_core_or_a_step_that_memory_cannot_hold(key, value, gpus, fits):
+    """24 GiB / (8 * 1,040 bytes) = 3,097,425 tasks. Where there are GPUs each process has one."""
+    assert keys(rft(**{key: value}), gpus) == ([] if fits else [key])
 
 
 def test_what_tokens_are_sampled_among_takes_host_memory_until_replies_end():

@@ -163,8 +163,7 @@ def test_truncated_sampling_takes_the_ids_of_every_token_and_their_logits_in_a_c
     peak."""
     values = {"explorer.rollout_model.engine_type": "vllm", "trainer.max_token_len_per_gpu": 1000,
               "trainer.logprob_chunk_tokens": 500, "trainer.compile": False}
-    plain, cut = (changed(values | more) for more in (
-        {}, {"buffer.explorer_input.taskset.rollout_args.top_k": 4}))
+    plain, cut = (changed(values | more) for more in ({}, {"buffer.explorer_input.taskset.rollout_args.top_k": 4}))
     assert activations(TOY, cut, 2) - activations(TOY, plain, 2) == 16 * 1000 + 100 * 500
 
 

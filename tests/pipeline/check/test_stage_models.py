@@ -45,8 +45,7 @@ def test_an_explorer_counts_its_reward_model_by_the_stage_that_makes_it(tmp_path
     for rate in (1e-4, 2e-4):
         entry = {**REWARD, "algorithm": {**REWARD["algorithm"], "optimizer": {"lr": rate}}}
         found.append({s.name: s.identity for s in planned(tmp_path, stages(entry, asking("judge"))).stages})
-    assert {name for name in found[0] if found[0][name] != found[1][name]} == {
-        "judge", "rft", "evaluate_rft", "report"}
+    assert {name for name in found[0] if found[0][name] != found[1][name]} == {"judge", "rft", "evaluate_rft", "report"}
 
 
 def test_a_run_that_begins_with_a_reward_model(tmp_path):

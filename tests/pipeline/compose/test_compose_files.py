@@ -22,8 +22,7 @@ def test_recipes_and_groups_of_the_users_own_are_found_below_the_current_directo
     (project / "conf/recipe/mine.yaml").write_text(RECIPE)
     (project / "conf/trainer/small.yaml").write_text("max_token_len_per_gpu: 4000\n")
     config = compose(["recipe=mine", "trainer=small"])
-    assert (config.name, config.buffer.batch_size, config.trainer.max_token_len_per_gpu) == (
-        "mine", 3, 4000)
+    assert (config.name, config.buffer.batch_size, config.trainer.max_token_len_per_gpu) == ("mine", 3, 4000)
     for override, words in (("recipe=mien", "'mine'?"), ("trainer=smal", "'small'?")):
         (problem,) = problems_of(override)
         assert f"{problem.key}={problem.found}" == override

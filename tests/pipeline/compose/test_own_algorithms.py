@@ -171,8 +171,7 @@ def test_offline_training_and_pairs_are_checked_too():
 
 
 def test_which_columns_there_are_depends_on_what_is_trained_on():
-    grpo, ppo, dpo = (algorithms.filled(Algorithm(algorithm_type=kind))
-                      for kind in ("grpo", "ppo", "dpo"))
+    grpo, ppo, dpo = (algorithms.filled(Algorithm(algorithm_type=kind)) for kind in ("grpo", "ppo", "dpo"))
     assert "advantages" in columns("policy_loss_fn", grpo)
     assert "returns" not in columns("policy_loss_fn", grpo)
     assert "returns" in columns("policy_loss_fn", ppo)

@@ -81,8 +81,7 @@ def test_every_path_of_a_cluster_is_told_and_none_that_nothing_reads(tmp_path):
 
 def test_the_files_that_a_stage_is_made_of_are_looked_for_here_too():
     """A file that an identity needs, and that nobody looks for beforehand, is told alone when planning misses it."""
-    known = (*model.FILES, *model.OTHER_MODELS, model.IMAGES, *PATHS,
-             "data_processor.task_pipeline.inputs")
+    known = (*model.FILES, *model.OTHER_MODELS, model.IMAGES, *PATHS, "data_processor.task_pipeline.inputs")
     assert {key for kind in ROWS for key in kind.external} <= set(known)
 
 

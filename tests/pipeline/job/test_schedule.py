@@ -170,8 +170,7 @@ def test_batches_that_do_not_fit_into_each_other_are_refused(rows, batch):
 
 def config(**buffer):
     given = {"batch_size": 4, "train_batch_size": None, "total_epochs": 3, "total_steps": None} | buffer
-    made = overridden("algorithm.repeat_times=2", "synchronizer.sync_interval=1",
-                                "synchronizer.sync_offset=0")
+    made = overridden("algorithm.repeat_times=2", "synchronizer.sync_interval=1", "synchronizer.sync_offset=0")
     vars(made.buffer).update(given)
     return made
 

@@ -68,8 +68,7 @@ def test_a_stage_is_handed_the_sets_it_reads_with_their_paths(tmp_path):
     by_name = {s.name: s.config for s in planned(tmp_path, sets(tmp_path)).stages}
     (first, second) = by_name["tasks_rft"].buffer.explorer_input.tasksets
     assert [Path(one.path).name for one in (first, second)] == ["first.jsonl", "second.jsonl"]
-    assert set(dict(first)) == {"name", "path", "subset_name", "split", "format", "data_selector",
-                                "columns"}
+    assert set(dict(first)) == {"name", "path", "subset_name", "split", "format", "data_selector", "columns"}
     assert by_name["tasks_rft"].buffer.explorer_input.eval_tasksets == []
     assert by_name["tasks_rft"].buffer.trainer_input.experience_buffer.path is None
     (held,) = by_name["evaluate_rft"].buffer.explorer_input.eval_tasksets

@@ -21,8 +21,7 @@ def evaluated(run: FakeRun, model: str, responses: dict[str, list], metric="samp
     values = [sum(v or 0 for v in of) / len(of) for of in responses.values()]
     of_set = {"stage": directory.name, "model": model, "step": 1, "taskset": "test"}
     score = {"value": sum(values) / len(values), "low": low, "high": high, "tasks": len(values), "runs": 2}
-    tables.write(tables.step_file(directory, "scores", 1), Score, [row(
-        Score, **of_set, metric=metric, **score)])
+    tables.write(tables.step_file(directory, "scores", 1), Score, [row(Score, **of_set, metric=metric, **score)])
     tables.write(tables.step_file(directory, "samples", 1), Sample, [row(
         Sample, **of_set, task_id=task, decoding="sampled", run_index=i, status="reward_failed" if v is None else "ok",
         reason="score raised\nKeyError: 'seven'" if v is None else None, reward=v,

@@ -59,13 +59,9 @@ def test_rows_have_the_names_of_their_sets(run):
     assert "held.jsonl" not in card
 
 
-def test_generated_rows_have_their_generator(run):
+def test_generated_rows_have_their_generator_and_the_command_can_be_typed(run):
     card, _ = frozen(run, tasks={"config": {"data_processor": {"task_pipeline": {"inputs": [], "generator": "g"}}}})
     assert "* generator: `g`" in card.splitlines()
-
-
-def test_the_command_can_be_typed(run):
-    card, _ = frozen(run)
     (line,) = [one for one in card.splitlines() if "ouro run" in one]
     assert shlex.split(line.split("`")[1]) == ["ouro", "run", WORD]
 

@@ -145,16 +145,9 @@ def test_the_command_lists_and_rebuilds(trained, tmp_path, capsys):
     assert main(["weights", "first", "--root", str(tmp_path), "--stage", "sft"]) == 2
 
 
-def test_weights_of_an_earlier_stage_are_made_only_where_it_is_asked_for(tmp_path):
+def test_weights_of_an_earlier_stage_are_made_only_where_it_is_asked_for(trained):
     """Step 1 of sft is no step 1 of the run, whose last training stage keeps none yet."""
-    run = FakeRun(tmp_path, "toy/first")
-    run.data()
-    run.sft()
-    run.rft()
-    run.view()
-    shown = sweep_view.find(tmp_path, "toy/first")
-    directory = next(one.directory for one in shown.stages if one.name == "sft")
-    versions.publish(directory, 1, partial(write, directory, 1), {})
+    shown, directory = trained("sft", 1)
     with refuses(DataError, "'rft'", "--stage: sft"):
         policies.choose_stage(shown, None)
     assert policies.choose_stage(shown, "sft").directory == directory

@@ -52,8 +52,7 @@ def ouro(run, *words):
 
 
 def test_a_run_as_it_was_written_is_intact(run, capsys):
-    assert {name: one.problems for name, one in verdicts(run).items()} == {
-        name: [] for name in verdicts(run)}
+    assert {name: one.problems for name, one in verdicts(run).items()} == {name: [] for name in verdicts(run)}
     assert ouro(run, "verify") == 0
     assert "DAMAGED" not in capsys.readouterr().out
 

@@ -11,15 +11,7 @@ from ouroboros.pipeline.check.stage import unread
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.settings.config import walk
-from ouroboros.pipeline.settings.key_tables import (
-    Always,
-    Refused,
-    Renamed,
-    Translated,
-    Works,
-    expanded,
-    table,
-)
+from ouroboros.pipeline.settings.key_tables import Always, Refused, Renamed, Translated, Works, expanded, table
 from ouroboros.pipeline.settings.setting import plain
 from tests.golden.messages import wording
 

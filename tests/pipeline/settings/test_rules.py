@@ -62,8 +62,10 @@ def test_a_rule_of_stages_that_explore_names_the_stage(key, value):
     ({"model.top_k": 50, "model.top_p": 0.021}, []), ({"model.top_k": 50, "model.min_p": 1}, ["rft: model.min_p"]),
     ({"buffer.explorer_input.taskset.rollout_args.top_k": 1},
      ["rft: buffer.explorer_input.taskset.rollout_args.top_k"]),
-    ({"model.top_k": 50, "algorithm.enable_router_replay": True}, ["rft: algorithm.enable_router_replay"])])
-def test_truncated_sampling_needs_a_bound_and_an_engine_that_says_what_it_kept(values, expected):
+    ({"model.top_k": 50, "algorithm.enable_router_replay": True}, ["rft: algorithm.enable_router_replay"]),
+    ({"buffer.explorer_input.taskset.reward_fn_args.answer_key": "solution"}, []),  # of a column, and no secret
+    ({"algorithm.repeat_times": 1, "algorithm.advantage_fn": "reinforce"}, [])])  # which compares no group
+def test_values_that_other_settings_allow_or_refuse(values, expected):
     assert places(check(changed(values))) == expected
 
 
@@ -103,14 +105,6 @@ def test_names_that_are_checked_early_are_those_that_there_are():
                              ("algorithm.entropy_loss_fn", ENTROPY_LOSSES, "names"),
                              ("data_processor.task_pipeline.generator", GENERATORS, "choices")):
         assert set(getattr(about(leaves[key]), kind)) == set(table)
-
-
-def test_an_argument_that_names_a_column_is_no_secret():
-    assert check(changed({"buffer.explorer_input.taskset.reward_fn_args.answer_key": "solution"})) == []
-
-
-def test_rollouts_without_a_group_are_fine_where_none_is_compared():
-    assert check(changed({"algorithm.repeat_times": 1, "algorithm.advantage_fn": "reinforce"})) == []
 
 
 @pytest.mark.parametrize(("values", "expected"), [
