@@ -7,6 +7,7 @@ A null setting of the section `algorithm` takes the algorithm's own value. Argum
 algorithm's own if the function is the algorithm's own too.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from ouroboros.pipeline.store.files import CONF
 from ouroboros.pipeline.store.user_errors import load_dotted
 
 ROLLOUTS, PAIRS = "rollouts", "pairs"  # what algorithms train on, if not on demonstrations or texts
+OWN_CLASS = re.compile(r"[\w.]+:\w+")
 LIKE = "grpo"  # the type that a user's class is a variant of, unless it says another
 # losses on pairs of a preferred and a rejected response; the types of the same names train on pairs
 OF_PAIRS = tuple(name for name, one in POLICY_LOSSES.items() if one.compares_pairs)
@@ -38,7 +40,7 @@ DIRECTORY = CONF / "algorithm"
 def own_class(algorithm_type: str | None) -> Any:
     """Returns the user's class of operators/algorithm.py that `package.module:Class` names; None for a name. Raises
     ConfigError for one that cannot be imported."""
-    return load_dotted(algorithm_type) if algorithm_type and ":" in algorithm_type else None
+    return load_dotted(algorithm_type) if algorithm_type and OWN_CLASS.fullmatch(algorithm_type) else None
 
 
 def base_of(algorithm_type: str | None) -> str:
