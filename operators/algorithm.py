@@ -6,10 +6,8 @@ summed with weights that are fixed over the whole batch before it is split. The 
 engine's probabilities differing from the trainer's: pi_old / pi_rollout where the loss uses a ratio to the trainer's
 own old log-probs, pi_now / pi_rollout, without gradient, where the loss has no ratio. A loss with a ratio to the
 rollout's log-probs takes no correction: it would count the same gap twice. Nor, by default, does one that does not read
-the sampled token's log-prob.
-
-Tokens that rollout_rejection leaves out have no part in any of the terms, those below top_entropy_quantile none in the
-policy loss and the entropy loss. The averages divide by all tokens.
+the sampled token's log-prob. Tokens that rollout_rejection leaves out have no part in any term, those below
+top_entropy_quantile none in the policy loss and the entropy loss. The averages divide by all tokens.
 """
 
 import inspect
@@ -30,7 +28,7 @@ from ouroboros.operators.priority import PRIORITIES
 from ouroboros.operators.sampling import SAMPLE_STRATEGIES, selected
 from ouroboros.operators.selection import of_high_entropy
 from ouroboros.operators.terms import KLTerm, call, correction_arguments, entropy_loss, refuse_parameters
-from ouroboros.pipeline.settings.algorithms import LIKE, OF_PAIRS, OF_SCORES, own_class
+from ouroboros.pipeline.settings.algorithms import LIKE, own_class
 from ouroboros.pipeline.settings.arguments.base import Loss
 from ouroboros.pipeline.settings.arguments.users import needed_columns
 from ouroboros.pipeline.settings.columns import OF_THE_FORWARD, ratio_column
@@ -43,16 +41,12 @@ class Algorithm:
     """GRPO (arXiv:2402.03300), and every algorithm that differs from it in named functions alone (conf/algorithm).
 
     For each train step the trainer calls, in this order, `select`, `estimates`, `advantages`, `choose`, `weights`, and
-    with `update` `loss`; `priority` orders what is replayed. A subclass has the methods in which it differs;
-    algorithm.algorithm_type=package.module:Class names it. No code outside asks which algorithm a stage has.
-
-    Facts of a class: like: the type in conf/algorithm that it is a variant of: it trains on the same data, and takes
-    the same values for settings that are null. reads: columns that models compute for it (values of a critic,
-    teacher_logprobs, entropies), besides those of its advantage. columns: columns of rows that `choose` and `loss`
-    read, besides those of the named functions.
-
-    config: the stage's settings. state: what persists between steps, values that JSON holds, by name: every checkpoint
-    keeps it, and a resumed stage begins with it.
+    with `update` `loss`; `priority` orders what is replayed. A subclass, which algorithm.algorithm_type=module:Class
+    names, has the methods in which it differs. like: the type in conf/algorithm of which it is a variant: it trains on
+    the same data, and takes the same values for settings that are null. reads: columns that models compute for it
+    (values of a critic, teacher_logprobs, entropies), besides those of its advantage. columns: columns of rows that
+    `choose` and `loss` read, besides those of the named functions. state: what persists between steps, values that
+    JSON holds, by name: every checkpoint keeps it, and a resumed stage begins with it.
     """
 
     like: ClassVar[str] = LIKE
@@ -88,7 +82,6 @@ class Algorithm:
         if on_rollouts:
             refuse_parameters(self.settings, "advantage_fn")
             self.advantage = chosen_advantage(self.settings.advantage_fn, self.settings.advantage_fn_args)
-        _refuse_other_rows(self.name, self.settings)
         of_pairs = "seq-mean-token-mean" if self.settings.on_pairs else None  # for a user's loss; ours have their own
         self.aggregation = self.settings.loss_agg_mode or of_pairs or self.declared.aggregation
         # a constant, as the mode requires: the longest response would differ between batches
@@ -109,8 +102,6 @@ class Algorithm:
         """The state for a checkpoint: `state`, with the coefficients of the KL terms, which may adapt."""
         terms = {"kl_loss_fn": self.kl} | ({"kl_penalty_fn": self.penalty} if self.settings.on_rollouts else {})
         return self.state | {part: term.kl_coef for part, term in terms.items()}
-
-    # ------------------------------------------------------------------------------------------------ a train step
 
     def select(self, step: int, candidates: pa.Table, experts: int) -> tuple[list[str], list[int]]:
         """Which rows the batch of a step has: ids of rollouts, and places of demonstrations, 0 .. experts - 1.
@@ -197,12 +188,10 @@ class Algorithm:
         values = learner.critic(batch)
         return learner.policy(batch, batch.step > self.config.trainer.critic_warmup), values
 
-    # ------------------------------------------------------------------------------------------------------- parts
-
     @property
     def row_columns(self) -> tuple[str, ...]:
         """The columns that rows must have; the rest comes from the model's forward. Where a batch has several steps
-        (stages/learner/passes.py), prox_logprobs are those before the first one."""
+        (stages/learner/steps.py), prox_logprobs are those before the first one."""
         parts = [self.policy_loss, self.entropy_loss, self.kl.function]
         names = {name for part in parts for name in needed_columns(part)}
         if self.correction or self.rejection:
@@ -237,16 +226,3 @@ class Algorithm:
         logprobs, is_expert = columns["logprobs"], columns["is_expert"]
         near = torch.where(is_expert, logprobs.detach(), columns["ref_logprobs"])  # so that no exponential overflows
         return torch.where(is_expert, torch.zeros_like(logprobs), call(estimator, columns | {"ref_logprobs": near}))
-
-
-def _refuse_other_rows(loss: str, algorithm) -> None:
-    """Raises ConfigError for a loss of ours that reads other rows than those that the algorithm trains on."""
-    kind = f"algorithm.policy_loss_fn={loss} with algorithm.algorithm_type={algorithm.algorithm_type}"
-    if ":" in loss:
-        return
-    if (loss in OF_PAIRS) != algorithm.on_pairs:
-        raise ConfigError(f"{kind}: {', '.join(OF_PAIRS)} compare pairs of responses, which the types of the same "
-                          "names read, and no other loss does. Choose both alike.")
-    if (loss in OF_SCORES) != algorithm.scores_responses:
-        raise ConfigError(f"{kind}: {', '.join(OF_SCORES)} takes scores of responses, and all others log-probs of "
-                          "tokens. Choose both alike.")

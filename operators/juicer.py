@@ -19,7 +19,6 @@ from typing import Any
 
 from ouroboros.operators import asked
 from ouroboros.operators.curation import META, OURS, STATS, Dropped, Row
-from ouroboros.operators.juicer_kinds import wrong_kinds
 from ouroboros.operators.juicer_processes import OF_THE_USER, apart
 from ouroboros.operators.juicer_recipes import items, text_key_of
 from ouroboros.operators.juicer_whole import ALWAYS, Whole
@@ -282,3 +281,26 @@ def _explain(operator, stats: dict) -> str:
         return ", ".join([*saw, f"{outside} {'' if low is None else low}..{'' if high is None else high}"])
     wanted = {k: v for k, v in operator._op_cfg[operator._name].items() if k not in (*ALWAYS, "text_key")}
     return ", ".join([*saw, *(f"{k}: {v}" for k, v in wanted.items())]) or "no statistics"
+
+
+def wrong_kinds(name: str, kind: type, arguments: dict) -> list[str]:
+    """Arguments of an operator whose values are not of the annotated types, one line each.
+
+    Annotations that pydantic cannot read are left out.
+    """
+    from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
+    found, hints = [], {}
+    for base in reversed(kind.__mro__):
+        if "__init__" in vars(base):
+            hints |= {one.name: one.annotation for one in inspect.signature(base.__init__).parameters.values()}
+    for argument, value in arguments.items():
+        hint = hints.get(argument, inspect.Parameter.empty)
+        try:
+            if value is not None and hint is not inspect.Parameter.empty:
+                TypeAdapter(hint).validate_python(value)
+        except ValidationError as error:
+            found.append(f"operator '{name}': {argument}={value!r}: {error.errors()[0]['msg'].lower()}.")
+        except (PydanticSchemaGenerationError, NameError, TypeError):
+            continue  # an annotation of no plain type
+    return found

@@ -1,8 +1,8 @@
 """Scores answers by the scorers of reasoning-gym: reads rows of answer, truth, metadata, prints a number for each.
 
-It runs in a sandbox and needs nothing of ours: workflows/packaged_rewards.py passes it as text. Several scorers give an
-answer to Python's `eval` or to sympy's parse_expr, which is eval: they get one that is plain values, or an expression
-without attributes and texts, and each answer has a process of its own.
+It runs in a sandbox and needs nothing of ours: workflows/attempts/packaged_rewards.py passes it as text. Several
+scorers give an answer to Python's `eval` or to sympy's parse_expr, which is eval: they get one that is plain values, or
+an expression without attributes and texts, and each answer has a process of its own.
 """
 
 import ast

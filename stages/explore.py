@@ -14,15 +14,14 @@ from ouroboros.pipeline.job.background import Background
 from ouroboros.pipeline.job.context import Context, commit
 from ouroboros.pipeline.job.opening import opening
 from ouroboros.pipeline.job.progress import row_words
-from ouroboros.pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule
+from ouroboros.pipeline.job.schedule import Schedule, reaches, rft_schedule, rollout_schedule
 from ouroboros.pipeline.job.syncs import syncs_of
 from ouroboros.pipeline.job.tasksets import read_train
 from ouroboros.pipeline.job.waiting import wait_for
-from ouroboros.pipeline.store import checkpoints, files, records, routings, tables
+from ouroboros.pipeline.store import checkpoints, files, records, routings, tables, versions
 from ouroboros.stages.curation import curation_of
 from ouroboros.stages.explorer.children import run_child
 from ouroboros.stages.explorer.groups import Groups
-from ouroboros.stages.explorer.interim import InterimEvaluation
 from ouroboros.stages.explorer.prompts import Prompts, TaskSets
 from ouroboros.stages.explorer.resample import Filled, Group
 from ouroboros.stages.explorer.watched_rewards import WatchedRewards
@@ -30,11 +29,40 @@ from ouroboros.stages.explorer.weights import NextWeights, Weights
 from ouroboros.stages.follow import TOTAL
 from ouroboros.workflows.attempts.recording import STEP, Journal, forget_before, journal_file
 from ouroboros.workflows.engines.open import limited, open_engine
-from ouroboros.workflows.protocol.engine import STOP_TEXT
+from ouroboros.workflows.evaluation import Subject, evaluate, read_sets
+from ouroboros.workflows.protocol.engine import STOP_TEXT, Engine
 from ouroboros.workflows.protocol.hugging_face import import_light
 from ouroboros.workflows.protocol.outcomes import Call, Outcome, check_failures
 from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer, prompt_hash
 from ouroboros.workflows.protocol.trajectory import Trajectory
+from ouroboros.workflows.rewards import Rewards
+
+
+class InterimEvaluation:
+    """The evaluation sets of a stage and their schedule, read at start so that an empty set fails early.
+
+    Disabled when `explorer.eval_interval` is null, and in a stage without a trainer, whose weights never change.
+    """
+
+    def __init__(self, context: Context, engine: Engine, tokenizer, rewards: Rewards):
+        self.context, self.engine, self.tokenizer = context, engine, tokenizer
+        alone = context.config.mode == "explore"
+        self.interval = None if alone else context.config.explorer.eval_interval
+        self.sets = read_sets(context, tokenizer, rewards) if self.interval else []
+
+    def of_version(self, version: int, before: int) -> float:
+        """Evaluates the engine's weights if due with this version; returns the seconds it took.
+
+        before: the version of the explorer step before. Evaluations completed before a resume are not repeated.
+        """
+        if not self.interval or not reaches(version, before, self.interval):
+            return 0.0
+        if tables.step_file(self.context.directory, "scores", version).exists():
+            return 0.0
+        begin = time.perf_counter()
+        weights = files.read_json(versions.version_directory(self.context.directory, version) / files.MANIFEST)["hash"]
+        evaluate(self.context, self.engine, self.tokenizer, self.sets, Subject(self.context.id, version, weights))
+        return time.perf_counter() - begin
 
 
 class Explorer:

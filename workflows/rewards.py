@@ -24,11 +24,11 @@ from ouroboros.pipeline.store.checkpoints import model_directory
 from ouroboros.pipeline.store.digests import resolve
 from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError
 from ouroboros.workflows.attempts.apart import apart
+from ouroboros.workflows.attempts.code_reward import code_reward
+from ouroboros.workflows.attempts.packaged_rewards import reasoning_gym_reward
 from ouroboros.workflows.attempts.time_limit import limited
 from ouroboros.workflows.attempts.user_reward import Rule, taken_arguments
-from ouroboros.workflows.code_reward import code_reward
 from ouroboros.workflows.judge import Policy, judge_reward
-from ouroboros.workflows.packaged_rewards import reasoning_gym_reward
 from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards
 from ouroboros.workflows.protocol.prompts import choices_of, columns_of, task_turns

@@ -88,7 +88,7 @@ def training(size: Size, config: Config, element: int) -> Training:
     return Training(
         weights=weights, optimizer=optimizer, gradients=gradients, activations=activations(size, config, element),
         bucket=element * BUCKET, step=gradients if offload else of_step,
-        critic=sum(_kept(size.critic, size.critic, settings, element)) if has_critic(config) else 0,
+        critic=sum(_kept(size.critic, size.critic, settings, element)) if config.algorithm.has_critic else 0,
         gathered=element * min(held, max(LIVE, size.gathered)) if stage == 3 else 0, kept=kept,
     )
 
@@ -97,10 +97,6 @@ def recomputes(size: Size, config: Config, element: int, room: float) -> bool:
     """Returns whether layers are recomputed. room: bytes of a GPU that the trainer may fill; decides `auto`."""
     asked = config.trainer.enable_gradient_checkpointing
     return training(size, config, element).peak > room if asked == "auto" else asked
-
-
-def has_critic(config: Config) -> bool:
-    return config.algorithm.has_critic
 
 
 def _kept(parameters: int, trained: int, settings: Trainer, element: int) -> tuple[float, float, float]:

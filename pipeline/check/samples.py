@@ -17,7 +17,7 @@ from ouroboros.pipeline.check.sources import sources as sources_of
 from ouroboros.pipeline.job.tasksets import sets_with_paths
 from ouroboros.pipeline.plan.data import data_settings
 from ouroboros.pipeline.plan.hub import is_here
-from ouroboros.pipeline.settings.arguments.answers import REWARDS, CodeReward, tool_arguments
+from ouroboros.pipeline.settings.arguments.answers import REWARDS, tool_arguments
 from ouroboros.pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.curation import TaskPipeline
@@ -130,10 +130,10 @@ def isolation(config: Config) -> dict[str, list[Problem]]:
     """Returns why programs of replies cannot be isolated here, and a warning where they are not to be (code_reward)."""
     key, wrong, asked = f"{INPUT}.taskset.reward_fn_args.isolation", [], runs_programs(config.kind, config) or ()
     for how in dict.fromkeys(asked):
-        from ouroboros.workflows.environments.programs import cell  # starts processes
+        from ouroboros.workflows.attempts.code_reward import require_isolation  # starts processes
 
         try:
-            cell(how, CodeReward().memory_mb)
+            require_isolation(how)
         except ConfigError as error:
             wrong.append(Problem(key, str(error), found=how))
     return {"problems": wrong, "warnings": [

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ouroboros.pipeline.check.memory import has_critic
 from ouroboros.pipeline.check.model_size import Size
 from ouroboros.pipeline.check.report import size
 from ouroboros.pipeline.check.sources import most_rows
@@ -176,7 +175,7 @@ def disk(config: Config, size: Size, element: int) -> Disk:
     """
     work, model = workload(config), config.model
     spelt_out = element * (size.parameters + (size.embedding if size.tied else 0))
-    states = size.trained + (size.critic if has_critic(config) else 0)
+    states = size.trained + (size.critic if config.algorithm.has_critic else 0)
     version = element * size.trained if model.lora_configs else spelt_out
     checkpoint = spelt_out + (element + 12) * states
     if model.lora_configs:

@@ -51,11 +51,11 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "operators.priority": lambda settings: _replay(settings).enable,
     "stages.curation:Curation": lambda settings: settings.data_processor.experience_pipeline.operators,
     "stages.explorer.over_rollout": lambda settings: settings.explorer.over_rollout.ratio,
-    "stages.learner.batches.experts": lambda settings: settings.algorithm.sample_strategy == "mix",
+    "stages.learner.batches.sampling:expert_rows": lambda settings: settings.algorithm.sample_strategy == "mix",
     "stages.learner.critic": lambda settings: (settings.algorithm.scores_responses
                                                or settings.algorithm.has_critic),
     "stages.learner.engine.adapter": lambda settings: settings.model.lora_configs,
-    "stages.learner.mismatched": lambda settings: settings.algorithm.policy_loss_fn_args.get("estimate_kl"),
+    "stages.learner.steps:estimated_kl": lambda settings: settings.algorithm.policy_loss_fn_args.get("estimate_kl"),
     "stages.learner.penalty": lambda settings: settings.algorithm.kl_penalty_fn not in (None, "none"),
     "stages.learner.replay:Replay": lambda settings: _replay(settings).enable,
     "stages.learner.teacher:Teacher": lambda settings: settings.algorithm.has_teacher,

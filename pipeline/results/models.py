@@ -3,9 +3,11 @@
 import os
 from pathlib import Path
 
+from ouroboros.pipeline.plan.hub import located
 from ouroboros.pipeline.results import sweep_view
+from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.kinds import MODEL
-from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.errors import ConfigError, DataError
 from ouroboros.pipeline.store.model_shape import is_classifier
 from ouroboros.pipeline.store.weights import whole_model
 
@@ -29,6 +31,14 @@ def model_of(named: str, stage: str | None, root: Path) -> Path:
         raise DataError(f"{shown.run} has no model{f' of a stage {stage!r}' if stage else ''} yet. Stages that do: "
                         f"{', '.join(node.name for node in nodes) or 'none'}.")
     return _writing(whole_model(chosen[-1].directory, "CHECKPOINT"))
+
+
+def with_models(config: Config, needed: bool) -> Config:
+    """The settings with directories for hub ids and GGUF files. needed: raises ConfigError for one that is not had."""
+    config, lacking = located(config)
+    if lacking and needed:
+        raise ConfigError.of("the recipe's models:", lacking)
+    return config
 
 
 def _writing(directory: Path) -> Path:

@@ -199,11 +199,6 @@ class Algorithm(Section):
         own = algorithms.own_class(at(self, "algorithm_type"))
         return (*self.advantage.reads, *getattr(own, "reads", ()))
 
-    @property
-    def has_critic(self) -> bool:
-        return "values" in self.reads
-
-    @property
-    def has_teacher(self) -> bool:
-        return "teacher_logprobs" in self.reads
+    has_critic = property(lambda self: "values" in self.reads)
+    has_teacher = property(lambda self: "teacher_logprobs" in self.reads)
 

@@ -11,6 +11,7 @@ from ouroboros.pipeline.settings.columns import unweighed_steps
 from ouroboros.pipeline.settings.data import SHOWN, eval_places, train_places
 from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.settings.kinds import of_mode
+from ouroboros.pipeline.settings.remote import UNTOLD
 from ouroboros.pipeline.settings.reward_rules import (
     component_keys,
     overlong,
@@ -18,7 +19,6 @@ from ouroboros.pipeline.settings.reward_rules import (
     reward_model,
     rewards,
 )
-from ouroboros.pipeline.settings.server_rules import server
 from ouroboros.pipeline.settings.setting import Absent
 from ouroboros.pipeline.settings.sync_rules import over_rollout, overlap, partial_rollout, syncs
 from ouroboros.pipeline.settings.train_batch import given_batch
@@ -266,6 +266,28 @@ def nodes(c) -> Found:
     if c.explorer.auxiliary_models:
         yield Problem("explorer.auxiliary_models", f"with cluster.node_num={number}: auxiliary models run on one node "
                       "only.", "Set cluster.node_num=1 for this stage.")
+
+
+def server(c) -> Found:
+    """A server of OpenAI's interface answers tasks, and is not trained."""
+    model = c.explorer.rollout_model
+    if model.engine_type != "openai":
+        return
+    if not c.asks_server:
+        yield Problem("explorer.rollout_model.engine_type", "a server gives neither the token ids nor the log-probs "
+                      "that training needs.", "Set vllm or transformers; openai goes with mode=bench and "
+                      "mode=explore.", found="openai")
+    for name in ("base_url", "model_name"):
+        if not ((given := getattr(model.external, name)) or "").strip():
+            yield Problem(f"explorer.rollout_model.external.{name}", "needed with engine_type=openai.", found=given)
+    if c.kind.explores:  # truncated sampling is refused there, whatever the server knows of it
+        return
+    for place, one in [("model", c.model), *((f"buffer.explorer_input.{at}.rollout_args", one.rollout_args)
+                                             for at, one in eval_places(c.buffer.explorer_input))]:
+        for name, off in UNTOLD.items():
+            if (given := getattr(one, name)) not in (None, off):
+                yield Problem(f"{place}.{name}", "is no sampling parameter of OpenAI's interface, so a server would "
+                              "not be told of it.", f"Leave it out, or set {off:g}.", found=given)
 
 
 def broken(c) -> Found:

@@ -14,8 +14,7 @@ from types import ModuleType
 from ouroboros.operators import advantages, losses
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
 from ouroboros.pipeline.settings.arguments.base import Advantage, Loss, Model
-from ouroboros.pipeline.settings.arguments.rows import GENERATORS, PRIORITIES, SAMPLE_STRATEGIES
-from ouroboros.pipeline.settings.arguments.selectors import SELECTORS
+from ouroboros.pipeline.settings.arguments.rows import GENERATORS, PRIORITIES, SAMPLE_STRATEGIES, SELECTORS
 from ouroboros.pipeline.settings.arguments.terms import AGGREGATIONS, ENTROPY_LOSSES, KL_ESTIMATORS
 
 

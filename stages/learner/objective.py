@@ -22,7 +22,7 @@ class Objective:
     def __init__(self, config, algorithm: Algorithm | None = None):
         """config: the stage's settings (algorithm, model)."""
         self.algorithm = own = algorithm or Algorithm.of(config)
-        self.kl, self.several, self.chooses = own.kl, own.several, own.chooses
+        self.kl, self.several, self.chooses, self.correction = own.kl, own.several, own.chooses, own.correction
         self.needs_entropy_gradient, self.row_columns = own.needs_entropy_gradient, own.row_columns
         self.aggregation = Aggregation(own.aggregation, own.normalizer, unit=2 if config.algorithm.on_pairs else 1,
                                        by_kind=own.by_kind, own=own.weights)
@@ -60,6 +60,5 @@ class Objective:
         ours, engines = (torch.from_numpy(np.concatenate(parts))
                          for parts in (logprobs, [row.of_actions("rollout_logprobs") for row in rows]))
         row_of = torch.from_numpy(np.repeat(np.arange(len(rows)), [len(values) for values in logprobs]))
-        given = self.algorithm.correction or {"level": "token"}
-        weights, bounded = importance_correction(ours, engines, row_of, **given)
+        weights, bounded = importance_correction(ours, engines, row_of, **self.correction or {"level": "token"})
         return mismatch(ours, engines, weights, **bounded)

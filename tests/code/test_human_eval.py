@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from ouroboros.workflows import code_reward as judge
-from ouroboros.workflows.code_reward import code_reward
+from ouroboros.workflows.attempts import code_reward as judge
+from ouroboros.workflows.attempts.code_reward import code_reward
 from ouroboros.workflows.environments import programs
 from tests.workflows.test_code_reward import FORMS, HOSTILE, WALLS, of_hostile, patient  # noqa: F401
 

@@ -6,8 +6,8 @@ from transformers import AutoModelForCausalLM
 
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.engine.batch import Row
-from ouroboros.stages.learner.mismatched import estimated_kl, mismatched
 from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.learner.steps import estimated_kl, mismatched
 from tests.configs import TINY, overridden
 
 SETTINGS = ("algorithm.algorithm_type=kto", "algorithm.policy_loss_fn_args={beta: 1.0, estimate_kl: true}")

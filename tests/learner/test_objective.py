@@ -274,9 +274,7 @@ def test_a_column_that_there_is_none_of_is_refused_when_the_stage_starts(objecti
     (("algorithm.kl_loss_fn_args.coef=1",), "'kl_coef'"),
     (("algorithm.kl_loss_fn_args.kl_coef=-1",), "kl_loss_fn_args.kl_coef=-1"),
     (("algorithm.kl_loss_fn_args={adaptive: true, horizon: 10}",), r"target_kl=null: adaptive=true needs"),
-    (("algorithm.entropy_loss_fn_args.entropy_coef=much",), "entropy_coef"),
-    (("algorithm.policy_loss_fn=dpo", "algorithm.policy_loss_fn_args={}"), "responses"),
-    (("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=ppo"), "ppo with algorithm.algorithm_type=dpo")])
+    (("algorithm.entropy_loss_fn_args.entropy_coef=much",), "entropy_coef")])
 def test_what_does_not_fit_is_refused(objective, overrides, words):
     with refuses(ConfigError, words):
         objective(*overrides)

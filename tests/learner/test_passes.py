@@ -11,7 +11,7 @@ from ouroboros.stages.learner.actor import Actor, Result
 from ouroboros.stages.learner.critic import ValueResult
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.objective import Objective
-from ouroboros.stages.learner.passes import critic_steps, parts_of, policy_steps
+from ouroboros.stages.learner.steps import critic_steps, parts_of, policy_steps
 from tests.configs import TINY, overridden
 from tests.learner.test_actor import Plain
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from tabulate import tabulate
 
-from ouroboros.workflows.packaged_rewards import extracted, reasoning_gym_reward
+from ouroboros.workflows.attempts.packaged_rewards import extracted, reasoning_gym_reward
 from tests.tasks.rows import of_every_generator, rows
 
 pytestmark = pytest.mark.tasks

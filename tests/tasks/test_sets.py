@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ouroboros.operators.reward import evals_reward
-from ouroboros.workflows.code_reward import code_reward
+from ouroboros.workflows.attempts.code_reward import code_reward
 from tests.tasks.rows import rows
 
 pytestmark = pytest.mark.tasks

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ouroboros.pipeline.store.errors import ConfigError, DataError
-from ouroboros.workflows import code_reward as judge
+from ouroboros.workflows.attempts import code_reward as judge
+from ouroboros.workflows.attempts.code_reward import code_reward
 from ouroboros.workflows.attempts.user_reward import Rule
-from ouroboros.workflows.code_reward import code_reward
 from ouroboros.workflows.environments import confinement, programs
 
 WALLS = ("namespaces", "landlock")

@@ -3,7 +3,7 @@
 import pytest
 
 from ouroboros.pipeline.settings.arguments.answers import REWARDS
-from ouroboros.workflows.packaged_rewards import extracted, reasoning_gym_reward
+from ouroboros.workflows.attempts.packaged_rewards import extracted, reasoning_gym_reward
 from tests.task_package import fetched
 from tests.workflows.test_harbor import confined
 

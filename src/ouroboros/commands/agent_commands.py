@@ -81,17 +81,15 @@ def workflow(recipe, overrides, root, stage, checkpoint, url, model, api_key_env
     sys.path.insert(0, os.getcwd())  # a project's own code, as in the process of a stage
     from ouroboros.pipeline.check.judge import compose
     from ouroboros.pipeline.compose.recipe import Recipe
-    from ouroboros.pipeline.plan.hub import located
-    from ouroboros.pipeline.results.models import model_of
+    from ouroboros.pipeline.results.models import model_of, with_models
     from ouroboros.stages.debug import Asked, debug
 
     if bool(url) != bool(model) or sum(map(bool, (url, checkpoint, given["script"]))) > 1:
         raise click.UsageError("--url goes with --model; and --url, --checkpoint and --script exclude each other.")
     server = {"base_url": url, "model_name": model, "api_key_env": api_key_env} if url else None
     directory = model_of(checkpoint, None, root) if checkpoint else None
-    config, lacking = located(compose([f"recipe={recipe.removeprefix('recipe=')}", *overrides]))
-    if lacking and not (url or checkpoint):
-        raise ConfigError.of("the recipe's models:", lacking)
+    config = compose([f"recipe={recipe.removeprefix('recipe=')}", *overrides])
+    config = with_models(config, needed=not (url or checkpoint))
     settings = Recipe(config).one_attempt(stage)
     return 0 if debug(settings, Asked(checkpoint=directory, server=server, **given)) else 1
 

@@ -10,7 +10,7 @@ import pytest
 
 from ouroboros.commands import cli
 from ouroboros.pipeline.results import query
-from ouroboros.pipeline.results.questions import QUESTIONS
+from ouroboros.pipeline.results.findings import QUESTIONS
 from ouroboros.pipeline.store.files import CONF
 from ouroboros.pipeline.store.tables import LOCATIONS
 from tests.fake_run import FakeRun

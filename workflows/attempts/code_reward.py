@@ -31,6 +31,11 @@ NEEDED = ("needed assertions, a function check(candidate) with the column entry_
           '{"inputs": ["1 2"], "outputs": ["3"]}')
 
 
+def require_isolation(how: str) -> None:
+    """Raises ConfigError where programs cannot be isolated in this way here."""
+    cell(how, CodeReward().memory_mb)
+
+
 def code_reward(response: str, answer: str, cpu_seconds=DEFAULT.cpu_seconds, memory_mb=DEFAULT.memory_mb,
                 tests_score=DEFAULT.tests_score, isolation=DEFAULT.isolation, **columns: Any) -> Judgement:
     """accuracy 1 for a program that passes all tests, else 0; tests: tests_score x the share of those that it passes.
