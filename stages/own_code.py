@@ -30,7 +30,7 @@ from ouroboros.operators.generate import GENERATORS
 from ouroboros.operators.reward import load_reward
 from ouroboros.pipeline.check.reading import sample
 from ouroboros.pipeline.check.samples import ROWS
-from ouroboros.pipeline.check.user_code import REWARD, TOOL, WORKFLOW, WORLD, of_python
+from ouroboros.pipeline.check.user_code import REWARD, STEP, TOOL, WORKFLOW, WORLD, of_python
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.arguments.base import Advantage, Loss
 from ouroboros.pipeline.settings.arguments.binding import BATCH
@@ -67,6 +67,11 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
             return asdict(Signature(undescribed=lacking)) if lacking else None
     except ConfigError as error:
         return str(error)
+    if role == STEP:
+        from ouroboros.operators.algorithm import Algorithm  # torch
+
+        derived = inspect.isclass(function) and issubclass(function, Algorithm)
+        return None if derived else f"'{name}': needed a class derived from ouroboros.operators.algorithm.Algorithm."
     if inspect.isclass(function):
         if issubclass(function, Advantage | Loss) and not inspect.isabstract(function):
             return asdict(Signature.of_class(function))

@@ -32,7 +32,7 @@ from ouroboros.pipeline.store.user_errors import STANDARD_LIBRARY
 WAIT = 300  # seconds for importing the named modules
 IDLE = 40  # seconds in which an import that goes on reads a file
 # what a function is called as
-REWARD, TOOL, WORLD, WORKFLOW, OTHER = "reward", "tool", "environment", "workflow", "other"
+REWARD, TOOL, WORLD, WORKFLOW, STEP, OTHER = "reward", "tool", "environment", "workflow", "algorithm", "other"
 Functions = dict[str, Signature | None]  # function path -> its signature; None where Python cannot determine it
 
 
@@ -51,7 +51,7 @@ def imported(stages: list[Config], known: str = "") -> tuple[Functions, list[str
         code = [*users_code(settings), *((TOOLS[1], name) for name in filter(None, worlds))]
         asked.setdefault(json.dumps(variables), {}).update(
             {name: REWARD if name in rewards else TOOL if key.endswith(TOOLS[0]) else WORLD if key.endswith(TOOLS[1])
-             else WORKFLOW if key.endswith("workflow_type") else OTHER
+             else WORKFLOW if key.endswith("workflow_type") else STEP if key.endswith("algorithm_type") else OTHER
              for key, name in code if f"'{name}'" not in known})
     functions, wrong = {}, []
     for variables, questions in asked.items():

@@ -7,7 +7,9 @@ A null setting of the section `algorithm` takes the algorithm's own value. Argum
 algorithm's own if the function is the algorithm's own too.
 """
 
+import os
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +42,11 @@ DIRECTORY = CONF / "algorithm"
 def own_class(algorithm_type: str | None) -> Any:
     """Returns the user's class of operators/algorithm.py that `package.module:Class` names; None for a name. Raises
     ConfigError for one that cannot be imported."""
-    return load_dotted(algorithm_type) if algorithm_type and OWN_CLASS.fullmatch(algorithm_type) else None
+    if not (algorithm_type and OWN_CLASS.fullmatch(algorithm_type)):
+        return None
+    if os.getcwd() not in sys.path:  # of a command: the processes of stages have it
+        sys.path.append(os.getcwd())
+    return load_dotted(algorithm_type)
 
 
 def base_of(algorithm_type: str | None) -> str:
