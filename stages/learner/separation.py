@@ -154,7 +154,7 @@ class _Proof:
         except torch.OutOfMemoryError:
             raise
         except UNFIT as error:  # our attention lacks its arguments; layers take one row alone
-            return f"its code in transformers does not hand on what packed rows need ({type(error).__name__}: {error})"
+            return f"packed rows cannot go through its code in transformers ({type(error).__name__}: {error})"
 
     def _difference(self, own: Callable[[Tensor], Tensor], fill: Fill | None = None) -> str | None:
         """Returns how far the outputs of rows in a micro-batch are from those of each alone, if too far.
