@@ -34,7 +34,7 @@ from ouroboros.pipeline.settings.arguments.users import needed_columns
 from ouroboros.pipeline.settings.columns import OF_THE_FORWARD, ratio_column
 from ouroboros.pipeline.settings.train_batch import REPLAY, train_batch
 from ouroboros.pipeline.settings.trainer import several_steps
-from ouroboros.pipeline.store.errors import ConfigError, pick
+from ouroboros.pipeline.store.errors import pick
 
 
 class Algorithm:
@@ -85,23 +85,17 @@ class Algorithm:
         of_pairs = "seq-mean-token-mean" if self.settings.on_pairs else None  # for a user's loss; ours have their own
         self.aggregation = self.settings.loss_agg_mode or of_pairs or self.declared.aggregation
         # a constant, as the mode requires: the longest response would differ between batches
-        self.normalizer = (float(config.model.max_response_tokens)
-                           if self.aggregation == "seq-mean-token-sum-norm" else None)
+        sums = self.aggregation == "seq-mean-token-sum-norm"
+        self.normalizer = float(config.model.max_response_tokens) if sums else None
 
     @classmethod
     def of(cls, config: Any, state: dict[str, Any] | None = None) -> "Algorithm":
-        """The algorithm of a stage's settings. Raises ConfigError for a user's class that is none."""
-        name = config.algorithm.algorithm_type
-        found = own_class(name) or cls
-        if not (inspect.isclass(found) and issubclass(found, Algorithm)):
-            raise ConfigError(f"algorithm.algorithm_type={name}: needed a class derived from "
-                              "ouroboros.operators.algorithm.Algorithm.")
-        return found(config, state)
+        """The algorithm of a stage's settings: this class, or the user's."""
+        return (own_class(config.algorithm.algorithm_type) or cls)(config, state)
 
     def saved(self) -> dict[str, Any]:
         """The state for a checkpoint: `state`, with the coefficients of the KL terms, which may adapt."""
-        terms = {"kl_loss_fn": self.kl} | ({"kl_penalty_fn": self.penalty} if self.settings.on_rollouts else {})
-        return self.state | {part: term.kl_coef for part, term in terms.items()}
+        return self.state | {"kl_loss_fn": self.kl.kl_coef, "kl_penalty_fn": self.penalty.kl_coef}
 
     def select(self, step: int, candidates: pa.Table, experts: int) -> tuple[list[str], list[int]]:
         """Which rows the batch of a step has: ids of rollouts, and places of demonstrations, 0 .. experts - 1.
@@ -129,13 +123,12 @@ class Algorithm:
         values of a critic, teacher_logprobs."""
         found = {"ref_logprobs"} if "ref_logprobs" in self.row_columns or self.kl or self.penalty else set()
         if self.settings.on_rollouts:  # stages on given rows have no such settings
-            found |= {*self.settings.reads} if self.settings.bypass_old_logprobs else {
-                *self.settings.reads, "old_logprobs"}
+            found |= {*self.settings.reads, *(() if self.settings.bypass_old_logprobs else ("old_logprobs",))}
         return frozenset(found)
 
     def advantages(self, batch: pa.Table) -> pa.Table:
-        """A table of experience_id and advantage (operators/advantages) of the usable rows of a batch, whose rewards
-        are weighed and penalised already. A row that it leaves out is not trained on."""
+        """A table of experience_id and advantage (operators/advantages) of the rows of a batch, whose rewards are
+        weighed and penalised already. A row that it leaves out is not trained on."""
         return self.advantage(batch)
 
     def choose(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:

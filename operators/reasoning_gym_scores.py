@@ -82,4 +82,5 @@ def main():
     os.write(out, json.dumps([apart(*row) for row in rows]).encode())
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -44,8 +44,7 @@ def own_class(algorithm_type: str | None) -> Any:
     ConfigError for one that cannot be imported."""
     if not (algorithm_type and OWN_CLASS.fullmatch(algorithm_type)):
         return None
-    if os.getcwd() not in sys.path:  # of a command: the processes of stages have it
-        sys.path.append(os.getcwd())
+    sys.path += {os.getcwd()}.difference(sys.path)  # of a command: the processes of stages have it
     return load_dotted(algorithm_type)
 
 

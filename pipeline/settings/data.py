@@ -151,8 +151,8 @@ class Rows(Section):
     """A source of rows."""
 
     path: Any = setting(None, PATH)
-    source_args: dict[str, Any] = setting({}, "of a path PACKAGE://tasks: size (number of different tasks; null: all), "
-                                              "seed, and arguments of the generator (docs/tasks.md)")
+    source_args: dict[str, Any] = setting({}, "arguments of a path PACKAGE://tasks: size (number of different tasks; "
+                                              "null: all), seed, and those of the generator (docs/tasks.md)")
     storage_type: str = setting("file", "how the rows are stored", choices=("file",))
     subset_name: str | None = setting(None, "sub-directory of path")
     split: str = setting("train", "the split to read where directories tell splits apart; a file is read whole; of "

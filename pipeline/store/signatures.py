@@ -31,10 +31,10 @@ def parameters_of(dotted: str) -> Parameters:
         return Parameters()
     try:
         found = _definition(source, module, name)
-    except (SyntaxError, ValueError):  # `ouro config check` says it
+        if isinstance(found, str):
+            return Parameters() if found == dotted else parameters_of(found)
+    except (SyntaxError, ValueError, OSError, RecursionError):  # `ouro config check` says it
         return Parameters()
-    if isinstance(found, str):
-        return Parameters() if found == dotted else parameters_of(found)
     return found
 
 

@@ -37,8 +37,7 @@ class Steps:
                             lambda rows: critic.step(rows, rate))
 
     def policy(self, batch: Batch, trains: bool = True) -> Result:
-        """The steps of the policy over a batch; without `trains` everything is measured and nothing trained.
-        Collective."""
+        """The steps of the policy over a batch; without `trains` all is measured, nothing trained. Collective."""
         lr = learning_rate(batch.step, self.total, self.config.algorithm.optimizer) if trains else 0.0
         if "prox_logprobs" in self.objective.row_columns:
             self.estimates.add_proximal(batch.rows)

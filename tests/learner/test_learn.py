@@ -106,7 +106,7 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     manifest = files.read_json(last / files.MANIFEST)
     assert manifest.pop("files").keys() >= {"state", "model/model.safetensors", "model/config.json"}
     assert manifest == {"step": 5, "weights_hash": checkpoints.weights_hash(last / "model"), "zero_stage": 1,
-                        "packing": "packed", "state": {"kl_loss_fn": 0.001},
+                        "packing": "packed", "state": {"kl_loss_fn": 0.001, "kl_penalty_fn": 0.001},
                         "token_budget": {"configured": 4096, "tokens": 4096}}
     assert files.read_json(last / "model" / "config.json")["dtype"] == "float16"  # as written
     assert [p.name for p in (stage.directory / "checkpoints").glob(".*")] == []

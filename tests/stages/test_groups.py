@@ -200,11 +200,12 @@ def test_rewards_know_the_group_of_each_response_also_of_equal_prompts(stage, mo
 
     reward, seen = groups.add_own_rewards, []
 
-    def watched(outcomes, prompts, answers, functions, members):
+    def watched(outcomes, tasks, functions, members, config):
         seen.append(members)
-        reward(outcomes, prompts, answers, functions, members)
+        reward(outcomes, tasks, functions, members, config)
 
     monkeypatch.setattr(groups, "add_own_rewards", watched)
-    monkeypatch.setattr(groups, "task_turns", lambda task, config: [{"role": "user", "content": "the same"}])
+    monkeypatch.setattr("ouroboros.workflows.rewards.task_turns",
+                        lambda task, config: [{"role": "user", "content": "the same"}])
     explored(stage())
     assert seen == [["0"] * 4 + ["1"] * 4 + ["2"] * 4]

@@ -168,7 +168,7 @@ def test_scoring_needs_something_explored():
 def test_groups_are_compared_as_they_were_explored(score, monkeypatch):
     """t0 and t3, twice each; t2 has no response."""
     seen = []
-    monkeypatch.setattr("ouroboros.stages.rescore.add_own_rewards", lambda outcomes, _, answers, functions, groups: (
+    monkeypatch.setattr("ouroboros.stages.rescore.add_own_rewards", lambda outcomes, tasks, functions, groups, config: (
         seen.append((len(outcomes), groups))))
     _, before, _ = score(LONGER)
     groups = [r["group_id"] for r in before if r["task_id"] != "t2"]

@@ -1,4 +1,4 @@
-"""The functions of docs/rewards.md, copied from the page and called as a run calls them."""
+"""The functions of docs/rewards.md and docs/own-rewards.md, copied from the page and called as a run calls them."""
 
 import re
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 from ouroboros.pipeline.store.files import CONF
 from ouroboros.workflows.attempts.user_reward import Rule
 
-PAGE = (CONF.parent / "docs" / "rewards.md").read_text(encoding="utf-8")
+PAGE = "\n".join((CONF.parent / "docs" / name).read_text(encoding="utf-8") for name in ("own-rewards.md", "rewards.md"))
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
 
 

@@ -124,6 +124,6 @@ def test_the_answers_to_a_task_are_its_group(stage, monkeypatch):
     tokenizer = load_tokenizer(model)
     engine = open_engine(model, stage.config, [tokenizer.eos_token_id])
     (held,) = read_sets(stage, tokenizer, Rewards(stage.config))
-    monkeypatch.setattr("ouroboros.workflows.evaluation.add_own_rewards", lambda *given: seen.append(given[-1]))
+    monkeypatch.setattr("ouroboros.workflows.evaluation.add_own_rewards", lambda *given: seen.append(given[-2]))
     sample(stage, engine, tokenizer, held, "sampled", Subject("m", 3), Journal())
     assert seen == [[0] * 4 + [1] * 4 + [2] * 4]

@@ -88,6 +88,12 @@ def test_what_a_function_of_all_responses_is_not_given_is_a_column_that_a_genera
     assert [name for name in taken if any(f"'{name}'" in line for line in said)] == ["truth", "scale"]
 
 
+def test_a_users_algorithm_is_a_class_derived_from_ours():
+    names = [f"tests.operators.own_algorithms:{name}" for name in ("OwnPpo", "chord_mu")]
+    functions, wrong = imported([overridden(f"algorithm.algorithm_type={name}") for name in names])
+    assert (list(functions), [names[1] in line for line in wrong]) == (names[:1], [True])
+
+
 def test_arguments_of_a_users_function_are_judged_once_it_is_imported(project):
     config = overridden("algorithm.policy_loss_fn='mine.parts:f'", "algorithm.policy_loss_fn_args={cop: 2}")
     (line,) = wrong_arguments(config, imported([config])[0])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ouroboros.pipeline.check import model, named_functions, preflight, samples
+from ouroboros.pipeline.check import data, model, named_functions, preflight, samples, user_code
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.check.sources import sources
 from ouroboros.pipeline.compose.recipe import effective
@@ -31,7 +31,7 @@ def rft(values: dict) -> dict:
 
 def absent(values: dict) -> list[Problem]:
     settings = rft(values)
-    return model.missing(settings, settings.model)
+    return data.missing(settings, settings.model)
 
 
 def test_everything_that_is_not_here_is_told_at_once(tmp_path):
@@ -81,7 +81,7 @@ def test_every_path_of_a_cluster_is_told_and_none_that_nothing_reads(tmp_path):
 
 def test_the_files_that_a_stage_is_made_of_are_looked_for_here_too():
     """A file that an identity needs, and that nobody looks for beforehand, is told alone when planning misses it."""
-    known = (*model.FILES, *model.OTHER_MODELS, model.IMAGES, *PATHS, "data_processor.task_pipeline.inputs")
+    known = (*data.FILES, *model.OTHER_MODELS, data.IMAGES, *PATHS, "data_processor.task_pipeline.inputs")
     assert {key for kind in ROWS for key in kind.external} <= set(known)
 
 
@@ -181,9 +181,9 @@ def test_a_module_is_looked_through_for_a_function_without_running_it(tmp_path, 
     monkeypatch.syspath_prepend(str(tmp_path))
     for wrong, words in (("my_rewards:strickt", "has no 'strickt'. Did you mean 'strict'?"),
                          ("my_broken:strict", "line 1")):
-        (problem,) = model.wrong_code(rft({f"{EXPLORER}.taskset.default_reward_fn_type": wrong}))
+        (problem,) = user_code.wrong_code(rft({f"{EXPLORER}.taskset.default_reward_fn_type": wrong}))
         assert words in problem
-    assert model.wrong_code(rft({f"{EXPLORER}.taskset.default_reward_fn_type": "my_rewards:strict"})) == []
+    assert user_code.wrong_code(rft({f"{EXPLORER}.taskset.default_reward_fn_type": "my_rewards:strict"})) == []
 
 
 def test_every_set_with_files_of_its_own_is_a_source_with_the_columns_it_needs():

@@ -82,7 +82,7 @@ def test_what_an_engine_or_a_trainer_would_refuse_at_its_start(settings, gpus, k
 
 def test_arguments_of_vllm_beside_another_engine_are_a_warning():
     other = {f"{ENGINE}.engine_type": "transformers", KEY: {"block_size": 16}}
-    assert [problem.key for problem in engine.idle(changed(other))] == [KEY]
+    assert [problem.key for problem in engine.of_stage(changed(other), None, CPU, False)["warnings"]] == [KEY]
     assert engine.unfit_engine(changed(other), CPU) == []
 
 
