@@ -42,7 +42,7 @@ DIRECTORY = CONF / "algorithm"
 def own_class(algorithm_type: str | None) -> Any:
     """Returns the user's class of operators/algorithm.py that `package.module:Class` names; None for a name. Raises
     ConfigError for one that cannot be imported."""
-    if not (algorithm_type and OWN_CLASS.fullmatch(algorithm_type)):
+    if not (isinstance(algorithm_type, str) and OWN_CLASS.fullmatch(algorithm_type)):
         return None
     sys.path += {os.getcwd()}.difference(sys.path)  # of a command: the processes of stages have it
     return load_dotted(algorithm_type)
