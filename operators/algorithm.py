@@ -25,7 +25,7 @@ from ouroboros.operators.arguments import arguments
 from ouroboros.operators.choice import chosen_advantage, chosen_loss
 from ouroboros.operators.correction import importance_correction, rejected
 from ouroboros.operators.priority import PRIORITIES
-from ouroboros.operators.sampling import SAMPLE_STRATEGIES, selected
+from ouroboros.operators.sampling import chosen_strategy, selected
 from ouroboros.operators.selection import of_high_entropy
 from ouroboros.operators.terms import KLTerm, call, correction_arguments, entropy_loss, refuse_parameters
 from ouroboros.pipeline.settings.algorithms import LIKE, own_class
@@ -80,6 +80,7 @@ class Algorithm:
         if on_rollouts and self.settings.top_entropy_quantile < 1:
             self.choices["teaches"] = partial(of_high_entropy, quantile=self.settings.top_entropy_quantile)
         if on_rollouts:
+            self.strategy, self.query = chosen_strategy(self.settings)
             refuse_parameters(self.settings, "advantage_fn")
             self.advantage = chosen_advantage(self.settings.advantage_fn, self.settings.advantage_fn_args)
         of_pairs = "seq-mean-token-mean" if self.settings.on_pairs else None  # for a user's loss; ours have their own
@@ -103,12 +104,9 @@ class Algorithm:
         candidates: the usable rollouts that the schedule provides, with the columns of experience, position, and as
         weights_version the oldest of their group. It depends on its arguments alone: a resumed stage selects the same.
         """
-        name = self.settings.sample_strategy or "default"
-        function, key = pick(SAMPLE_STRATEGIES, name, "algorithm.sample_strategy"), "algorithm.sample_strategy_args"
-        bound = arguments("sample_strategy", name, function, self.settings.sample_strategy_args, key)
         # on recorded experience the stage cuts batches of its own size and mixes nothing in (check/batch.py)
-        size = train_batch(self.config).total if name == "mix" else 0
-        return selected(function(step, size, **bound), candidates, experts)
+        size = train_batch(self.config).total if self.strategy == "mix" else 0
+        return selected(self.query(step, size), candidates, experts)
 
     def priority(self) -> str:
         """A SQL expression of group_id, weights_version and use_count: which groups are replayed first; NULL: never."""

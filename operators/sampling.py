@@ -9,11 +9,14 @@ rows.
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import pyarrow as pa
 
+from ouroboros.operators.arguments import arguments
 from ouroboros.pipeline.settings.arguments.rows import Mix, StalenessControl
 from ouroboros.pipeline.store import sessions
+from ouroboros.pipeline.store.errors import pick
 
 MIX, FRESH = Mix(), StalenessControl()
 
@@ -60,6 +63,13 @@ def mix(step: int, train_batch_size: int, expert_data_ratio=MIX.expert_data_rati
                    (SELECT count(*) FROM candidates) + turn - {(step - 1) * experts - 1} AS place
             FROM turns JOIN experts ON position = turn % (SELECT count(*) FROM experts))
         SELECT * FROM ({default(step, train_batch_size)}) UNION ALL SELECT * FROM chosen ORDER BY place"""
+
+
+def chosen_strategy(algorithm) -> tuple[str, partial]:
+    """The name and the query, with its arguments, of a section `algorithm`. Raises ConfigError for unknown names."""
+    name = algorithm.sample_strategy or "default"
+    function, key = pick(SAMPLE_STRATEGIES, name, "algorithm.sample_strategy"), "algorithm.sample_strategy_args"
+    return name, partial(function, **arguments("sample_strategy", name, function, algorithm.sample_strategy_args, key))
 
 
 def selected(query: str, candidates: pa.Table, experts: int) -> tuple[list[str], list[int]]:

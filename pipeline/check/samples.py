@@ -1,6 +1,6 @@
 """Runs stages/preview.py in a separate process to show a data sample as the model sees it, and what judges its rows.
 
-Which of our reward functions that read the truth judge a source is told it, to be called with sampled rows
+It passes on which of our reward functions that read the truth judge a source, to be called with sampled rows
 (stages/judged_rows.py); for functions of the user see calls.py.
 """
 

@@ -200,4 +200,3 @@ class Algorithm(Section):
 
     has_critic = property(lambda self: "values" in self.reads)
     has_teacher = property(lambda self: "teacher_logprobs" in self.reads)
-

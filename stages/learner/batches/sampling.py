@@ -4,27 +4,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ouroboros.operators.algorithm import Algorithm
-from ouroboros.operators.arguments import arguments
-from ouroboros.operators.sampling import SAMPLE_STRATEGIES, oldest_version
+from ouroboros.operators.sampling import oldest_version
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.tasksets import read_buffer
 from ouroboros.pipeline.settings.data import EXPERTS
 from ouroboros.pipeline.store.checkpoints import model_directory
-from ouroboros.pipeline.store.errors import DataError, StageError, pick
+from ouroboros.pipeline.store.errors import DataError, StageError
 from ouroboros.stages.learner.batches.demonstrations import demonstration_rows
 from ouroboros.stages.learner.engine.batch import Row
 
 
 class Sampling:
-    """Applies `algorithm.sample_strategy`, with the demonstrations that it may mix in."""
+    """Applies an algorithm's selection of rows (Algorithm.select), with the demonstrations that it may mix in."""
 
     def __init__(self, context: Context, own: Algorithm):
-        """own: says which rows (Algorithm.select). Raises ConfigError for unknown names."""
-        algorithm, self.algorithm = context.config.algorithm, own
-        self.name = algorithm.sample_strategy or "default"
-        function = pick(SAMPLE_STRATEGIES, self.name, "algorithm.sample_strategy")
-        self.bound = arguments("sample_strategy", self.name, function, algorithm.sample_strategy_args,
-                               "algorithm.sample_strategy_args")
+        self.algorithm, self.name, self.bound = own, own.strategy, own.query.keywords
         self.rows = expert_rows(context, self.bound["sft_dataset_name"]) if self.name == "mix" else []
 
     def oldest_version(self, step: int) -> float:
@@ -36,13 +30,12 @@ class Sampling:
 
         table: rows of a cut, with is_candidate. Raises StageError when the strategy selects no rollout.
         """
-        oldest = table.group_by("group_id").aggregate([("weights_version", "min")])  # so old is a group
-        versions = dict(zip(*(oldest[name].to_pylist() for name in ("group_id", "weights_version_min")), strict=True))
-        candidates = table.filter(table["is_candidate"])
-        place, column = candidates.column_names.index("weights_version"), candidates.column("group_id").to_pylist()
-        aged = pa.array([versions[group] for group in column], table["weights_version"].type)
-        chosen, experts = self.algorithm.select(step, candidates.set_column(place, "weights_version", aged),
-                                                len(self.rows))
+        groups = table.group_by("group_id").aggregate([("weights_version", "min")])  # of its oldest row
+        versions = dict(zip(*(groups[name].to_pylist() for name in ("group_id", "weights_version_min")), strict=True))
+        own = table.filter(table["is_candidate"])
+        aged = pa.array([versions[group] for group in own["group_id"].to_pylist()], own["weights_version"].type)
+        candidates = own.drop_columns(["weights_version"]).append_column("weights_version", aged)
+        chosen, experts = self.algorithm.select(step, candidates, len(self.rows))
         if not chosen:
             oldest = step - 1 - min(table["weights_version"].to_pylist())
             raise StageError(f"trainer step {step} has no row: algorithm.sample_strategy={self.name} left out all "
