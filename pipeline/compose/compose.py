@@ -204,7 +204,7 @@ def _lacking(whole: dict, key: str) -> str | None:
 def _stamps(places: Sequence[Path], choices: Sequence[str]) -> tuple[tuple[str, int, int], ...]:
     """Returns name, size and time of every file of groups, and of those that choices name by path, so that one that is
     written anew is read anew."""
-    named = [path for choice in choices if (path := STORED.get(choice.partition("=")[2]))]
+    named = [stored.path for choice in choices if (stored := STORED.get(choice.replace("=", "/", 1)))]
     files = [*named, *(file for place in places for file in place.rglob("*.yaml"))]
     found = ((file, file.stat()) for file in files if file.is_file())
     return tuple(sorted((str(file), made.st_size, made.st_mtime_ns) for file, made in found))
@@ -215,13 +215,9 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...], stamps: tuple)
     """Returns the composed files, pickled. Cached per choice of groups: the points of a sweep differ in values."""
     import yaml
     from hydra import compose as hydra_compose
-    from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException, MissingConfigException
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    if "schema.yaml" not in ConfigStore.instance().repo:
-        ConfigStore.instance().store(name="schema", node=OmegaConf.create(schema.defaults()))
     try:
         with search_path(places):
             return pickle.dumps(hydra_compose("config", [*choices]))

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ouroboros.pipeline.settings import algorithms, schema
 from ouroboros.pipeline.settings.config import walk
@@ -24,7 +24,16 @@ PACKAGE = re.compile(rf"""{HEAD}[ \t]*#[# \t]*@[ \t]*package\b[:= \t'"]*([^\s'"]
 WHOLE, OF_GROUP = "_global_", "_group_"  # Hydra's names of packages
 WORD = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)  # a text in Hydra's grammar of overrides, unless
 TYPED = ("null", "true", "false", "nan", "inf")
-STORED: dict[str, Path] = {}  # files registered with Hydra, by their registered names
+
+
+class Stored(NamedTuple):
+    """A user's file that Hydra would not find or merge: its path, and what of it fits the schema."""
+
+    path: Path
+    content: dict[str, Any]
+
+
+STORED: dict[str, Stored] = {}  # by group/choice
 
 
 def directories() -> list[Path]:
@@ -49,7 +58,31 @@ def search_path(places: Sequence[Path | str]) -> Iterator[Any]:
     from hydra import initialize_config_dir
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra.core.global_hydra import GlobalHydra
-    from hydra.plugins.config_source import ConfigResult
+    from hydra.plugins.config_source import ConfigResult, ConfigSource
+    from omegaconf import OmegaConf
+
+    class InMemory(ConfigSource):
+        """The schema and STORED. Hydra copies its own store of configurations, all of it, in each composition."""
+
+        @staticmethod
+        def scheme() -> str:
+            return "memory"
+
+        def load_config(self, config_path: str):
+            content = schema.defaults() if config_path == "schema" else STORED[config_path].content
+            return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": WHOLE})
+
+        def available(self) -> bool:
+            return True
+
+        def is_config(self, config_path: str) -> bool:
+            return config_path == "schema" or config_path in STORED
+
+        def is_group(self, config_path: str) -> bool:
+            return False
+
+        def list(self, config_path: str, results_filter: Any) -> list[str]:
+            return []
 
     class OfProject(FileConfigSource):
         def load_config(self, config_path: str):
@@ -64,7 +97,8 @@ def search_path(places: Sequence[Path | str]) -> Iterator[Any]:
     with initialize_config_dir(str(places[0]), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         sources = loader.repository.sources
-        sources[-1:-1] = [OfProject("project", f"file://{place}") for place in places[1:]]  # the schema stays last
+        sources[-1:-1] = [InMemory("ouroboros", "memory://"),  # Hydra's own schemas stay last
+                          *(OfProject("project", f"file://{place}") for place in places[1:])]
         yield loader
 
 
@@ -137,7 +171,7 @@ def absent_default(wanted: str, error: str) -> str:
 def file_of(name: str) -> Path | None:
     """Returns the file behind group/choice, as Hydra names it; None for the schema and Hydra's own."""
     there = (directory / f"{name}.yaml" for directory in directories())
-    return next((path for path in there if path.is_file()), STORED.get(name.rpartition("/")[2]))
+    return next((path for path in there if path.is_file()), STORED[name].path if name in STORED else None)
 
 
 def _is_section(group: str) -> bool:
@@ -147,7 +181,6 @@ def _is_section(group: str) -> bool:
 def _of_user(group: str, path: Path) -> tuple[str, list[Problem]]:
     """Returns `group=choice` for a user's file, registered under a name if Hydra would not find or merge it; and the
     problems in it."""
-    from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
     shown_name = f"recipe={path}" if group == "recipe" and path.parent.parent != directories()[-1] else str(path)
@@ -166,9 +199,7 @@ def _of_user(group: str, path: Path) -> tuple[str, list[Problem]]:
     readable = WORD.fullmatch(path.stem) and path.stem.lower() not in TYPED
     if shown_name == str(path) and readable and not problems:
         return f"{group}={path.stem}", []
-    STORED[recipe_name(path)] = path
-    ConfigStore.instance().store(group=group, name=recipe_name(path), node=OmegaConf.create(fitting),
-                                 package="_global_")
+    STORED[f"{group}/{recipe_name(path)}"] = Stored(path, fitting)
     return f"{group}={recipe_name(path)}", problems
 
 
