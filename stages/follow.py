@@ -15,7 +15,7 @@ from ouroboros.pipeline.job.no_signal import ASK, FAILED, Signals
 from ouroboros.pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
 from ouroboros.pipeline.job.schedule import first_explored, rft_schedule
 from ouroboros.pipeline.job.shares import answering_environment, cores
-from ouroboros.pipeline.job.tracking import open_tracker
+from ouroboros.pipeline.job.tracking import open_tracker, sampled_rollouts
 from ouroboros.pipeline.settings.trainer import is_driven
 from ouroboros.pipeline.store import checkpoints, files, records, recovery, tables, versions
 from ouroboros.stages.explorer.children import Child, supervise, trainer_child
@@ -111,13 +111,20 @@ class Follower:
 
     def _report(self, step: records.Step) -> None:
         self.progress.step(step, self.scores)
-        self.tracker.log(self._metrics(step), step.step)
+        self._track(step)
         if line := self.signals.after(step):
             self.context.log.warning("warning: %s", line)
         if step.failed_rows and not self.warned:
             self.warned = True
             self.context.log.warning("warning: %d rows of step %d failed and are not trained on. %s", step.failed_rows,
                                      step.step, ASK.format(FAILED).format(run=self.context.run))
+
+    def _track(self, step) -> None:
+        """Tells the monitor of a step."""
+        self.tracker.log(self._metrics(step), step.step)
+        interval = self.context.config.monitor.rollouts_interval
+        if interval and step.step % interval == 0 and (rows := sampled_rollouts(self.context, step.step)):
+            self.tracker.log_rollouts(rows, step.step)
 
     def _seconds(self, step: records.Step) -> float:
         return step.seconds
@@ -159,7 +166,7 @@ class RolloutFollower(Follower):
 
     def _report(self, rollout: records.Rollout) -> None:
         self.progress.advance(1, rollout_words(rollout))
-        self.tracker.log(self._metrics(rollout), rollout.step)
+        self._track(rollout)
 
     def _seconds(self, rollout: records.Rollout) -> float:
         return rollout.rollout_seconds + rollout.other_seconds

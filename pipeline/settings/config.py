@@ -82,10 +82,12 @@ class Buffer(Section):
 
 
 class Monitor(Section):
-    monitor_type: str = setting("mlflow", "where metrics go", choices=("mlflow", "tensorboard", "wandb", "none"),
-                                how=True)
-    monitor_args: dict[str, Any] = setting({}, "arguments of the monitor; mlflow: uri; wandb: base_url; secrets come "
-                                               "from the environment", how=True)
+    monitor_type: str = setting("mlflow", "where metrics go", how=True,
+                                choices=("mlflow", "tensorboard", "wandb", "trackio", "none"))
+    monitor_args: dict[str, Any] = setting({}, "arguments of the monitor; mlflow: uri; wandb: base_url; trackio: "
+                                               "server_url, space_id; secrets come from the environment", how=True)
+    rollouts_interval: int = setting(0, "explorer steps from one table of sampled rollouts to the next that the "
+                                        "monitor is sent; 0: none", ge=0, how=True)
 
 
 class Log(Section):

@@ -60,7 +60,8 @@ def _address_problems(name: str, value: Any, secrets: dict[str, str]) -> list[Pr
     return []
 
 
-SCHEMES = {"uri": ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", ""),
+SCHEMES = {"server_url": ("http", "https"), "space_id": ("",),
+           "uri": ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", ""),
            "base_url": ("http", "https")}
 # monitor_type -> package, how to install it, arguments, arguments that are secrets -> environment variable
 MONITORS: dict[str, tuple[str | None, str, tuple[str, ...], dict[str, str]]] = {
@@ -69,5 +70,7 @@ MONITORS: dict[str, tuple[str | None, str, tuple[str, ...], dict[str, str]]] = {
     "tensorboard": ("tensorboard", "Install it: pip install tensorboard", (), {}),
     "wandb": ("wandb", "Install it: pip install wandb", ("base_url",),
               {"api_key": "WANDB_API_KEY"}),
+    "trackio": ("trackio", "Install it: pip install trackio", ("server_url", "space_id"),
+                {"write_token": "TRACKIO_WRITE_TOKEN"}),
     "none": (None, "", (), {}),
 }

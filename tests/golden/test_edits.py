@@ -101,7 +101,7 @@ CODE = [  # file, definition, what is edited there, the stages that run again
     ("stages/learner/publishing.py", "Publishing.publish", "formula", NOTHING),
     ("stages/model.py", "work", "formula", {"model"} | TRAINED),
     ("stages/report.py", "work", "formula", NOTHING),
-    ("pipeline/job/tracking.py", "Mlflow", "formula", NOTHING),
+    ("pipeline/job/sinks.py", "Mlflow", "formula", NOTHING),
     ("pipeline/job/progress.py", "step_line", "formula", NOTHING),
     ("pipeline/settings/explorer.py", "RolloutModel", "formula", NOTHING),
     (f"{ADVANTAGES}/group.py", "Grpo", "meaning", NOTHING),

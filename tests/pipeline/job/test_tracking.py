@@ -1,18 +1,21 @@
 """Metrics: their names, that they never hold a step up, and what the monitors are told."""
 
+import json
 import logging
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from ouroboros.pipeline.job import tracking
+from ouroboros.pipeline.job import sinks, tracking
 from ouroboros.pipeline.job.metrics import score_metrics, step_metrics
 from ouroboros.pipeline.settings import monitors
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.monitors import check_monitor
+from ouroboros.pipeline.store import tables
 from ouroboros.pipeline.store.errors import ConfigError
-from ouroboros.pipeline.store.records import Score, Step
+from ouroboros.pipeline.store.records import Experience, Score, Step
 from tests.factories import row
 from tests.fake_run import FakeRun
 from tests.golden.messages import refuses, wording
@@ -119,11 +122,11 @@ ODD = ("math (hard)", "math [hard]", "50%", "a//b", "../up", "/root", "", "æ•°å­
 def test_names_are_what_mlflow_takes_and_stay_apart():
     from mlflow.utils.validation import _validate_metric
 
-    written = [tracking._key(f"eval/{name}/pass@4") for name in ODD]
+    written = [sinks._key(f"eval/{name}/pass@4") for name in ODD]
     for name in written:
         _validate_metric(name, 1.0, 1, 1)
     assert len(set(written)) == len(ODD)
-    assert tracking._key("eval/test set: a-b/pass@4") == "eval/test set: a-b/pass_at_4"
+    assert sinks._key("eval/test set: a-b/pass@4") == "eval/test set: a-b/pass_at_4"
     assert written[0].startswith("eval/math _hard_/pass_at_4-")
 
 
@@ -159,18 +162,21 @@ def test_tensorboard_writes_event_files(tmp_path):
     made = context(tmp_path, "tensorboard")
     with tracking.open_tracker(made) as tracker:
         tracker.log({"actor/loss": 1.0} | {f"eval/{name}/mean": 0.5 for name in ODD}, 1)
+        tracker.log_rollouts([{"prompt": "1+1=", "reward": 1.0}, {"prompt": "2+2=", "reward": None}], 1)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (written,) = (made.directory / "tensorboard").glob("events.out.tfevents.*")
-    events = EventAccumulator(str(written))
+    events = EventAccumulator(str(made.directory / "tensorboard"))
     events.Reload()
-    assert set(events.Tags()["tensors"]) == {"actor/loss"} | {f"eval/{name}/mean" for name in ODD}
+    assert set(events.Tags()["tensors"]) == {"actor/loss", "rollouts"} | {f"eval/{name}/mean" for name in ODD}
+    (texts,) = events.Tensors("rollouts")
+    assert list(texts.tensor_proto.string_val) == [b"**prompt**: 1+1=\n\n**reward**: 1.0",
+                                                   b"**prompt**: 2+2=\n\n**reward**: None"]
 
 
 @pytest.mark.slow
 def test_a_name_that_mlflow_refuses_loses_only_itself(tmp_path, monkeypatch, caplog):
     """A server may have rules that this one does not have."""
-    monkeypatch.setattr(tracking, "_key", lambda name: name)
+    monkeypatch.setattr(sinks, "_key", lambda name: name)
     with tracking.open_tracker(context(tmp_path, "mlflow")) as tracker:
         tracker.log({"actor/loss": 1.0, "math (hard)": 0.5, "actor/lr": 0.1}, 1)
     from mlflow.tracking import MlflowClient
@@ -190,6 +196,7 @@ def test_mlflow_has_one_run_a_pipeline_and_one_a_stage_however_often_it_resumes(
             tracker.log_earlier(({"actor/loss": 1.0 / step}, step) for step in earlier)
             for step in steps:
                 tracker.log({"actor/loss": 1.0 / step, "eval/test/pass@4": 0.5}, step)
+            tracker.log_rollouts([{"prompt": "1+1=", "reward": 1.0}], steps[-1])
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
@@ -201,6 +208,9 @@ def test_mlflow_has_one_run_a_pipeline_and_one_a_stage_however_often_it_resumes(
     assert sorted((m.step, round(m.value, 3)) for m in history) == [(1, 1.0), (2, 0.5), (3, 0.333), (4, 0.25)]
     assert runs["rft"].data.metrics["eval/test/pass_at_4"] == 0.5
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    rollouts = client.download_artifacts(runs["rft"].info.run_id, "rollouts.json", tmp_path)
+    assert json.loads(Path(rollouts).read_text())["data"] == [[2, "1+1=", 1.0], [4, "1+1=", 1.0]]
+    assert (tmp_path / "mlartifacts").is_dir()
     kind = "mlflow.experimentKind"  # without one MLflow 3 opens an experiment on its GenAI view
     toy = client.get_experiment_by_name("toy")
     assert toy.tags == {kind: "custom_model_development"}
@@ -210,3 +220,13 @@ def test_mlflow_has_one_run_a_pipeline_and_one_a_stage_however_often_it_resumes(
             pass
         assert client.get_experiment_by_name("toy").tags[kind] == chosen
         client.set_experiment_tag(toy.experiment_id, kind, "genai_development")
+
+
+def test_sampled_rollouts_are_the_same_for_a_step_and_none_where_there_is_none(tmp_path):
+    made = context(tmp_path, "none")
+    tables.write(tables.step_file(made.directory, "experience", 2), Experience,
+                 [row(Experience, step=2, run_index=at, response=f"r{at}") for at in range(20)])
+    drawn = tracking.sampled_rollouts(made, 2)
+    assert len({one["response"] for one in drawn}) == len(drawn) == 8
+    assert drawn == tracking.sampled_rollouts(made, 2)
+    assert tracking.sampled_rollouts(made, 9) == []

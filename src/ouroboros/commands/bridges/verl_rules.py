@@ -14,7 +14,7 @@ from ouroboros.commands.bridges.verl_data import REWARD_MODELS, listed
 from ouroboros.commands.bridges.verl_objective import Facts
 from ouroboros.commands.bridges.verl_source import ACTOR, ROLLOUT, Verl
 
-MONITORS = ("wandb", "mlflow", "tensorboard")
+MONITORS = ("wandb", "mlflow", "tensorboard", "trackio")
 STEP, GENERATED = "data.train_batch_size", "data.gen_batch_size"
 EPOCHS = f"{ACTOR}.ppo_epochs"
 MINI, N = f"{ACTOR}.ppo_mini_batch_size", f"{ROLLOUT}.n"
