@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,8 @@ def test_a_stage_is_one_run_of_wandb_however_often_it_is_launched(tmp_path, monk
     files = sorted(made.directory.glob("wandb/offline-run-*/run-*.wandb"))
     assert len(files) == 2
     for file, steps in zip(files, ((1, 2), (3, 4)), strict=True):
-        records = of_wandb(file)
+        while not (records := of_wandb(file)) or not records[-1].HasField("exit"):  # written later
+            time.sleep(0.1)
         (run,) = (one.run for one in records if one.HasField("run"))
         assert (run.run_id, run.run_group, run.project) == (made.id, "first", "toy")
         config = {item.key: json.loads(item.value_json) for item in run.config.update}
@@ -62,7 +64,8 @@ def test_a_stage_is_one_run_of_wandb_however_often_it_is_launched(tmp_path, monk
                    for one in records if one.HasField("history")]
         assert [one["actor/loss"] for one in history if "actor/loss" in one] == [1.0 / step for step in steps]
         assert [one["eval/test/pass@4/low"] for one in history if "eval/test/pass@4/low" in one] == [0.4]
-        assert [(one["rollouts/nrows"], one["rollouts/ncols"]) for one in history if "rollouts/nrows" in one] == [(2, 6)]
+        shapes = [(one["rollouts/nrows"], one["rollouts/ncols"]) for one in history if "rollouts/nrows" in one]
+        assert shapes == [(2, 6)]
 
 
 def test_a_stage_is_one_run_of_trackio_however_often_it_is_launched(tmp_path, monkeypatch):
