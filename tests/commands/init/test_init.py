@@ -538,6 +538,19 @@ def test_a_gguf_file_is_the_model_of_a_project(tmp_path, in_process, package, mo
     assert compose([]).model.model_path == named
 
 
+@pytest.mark.parametrize(("row", "columns"), [
+    ({"prompt": "def f(x):", "canonical_solution": " return x", "test": "def check(f):\n assert f(1) == 1"},
+     ("prompt", "canonical_solution")),
+    ({"text": "Write f.", "code": "def f(x): return x", "test_list": ["assert f(1) == 1"]}, ("text", "code")),
+    ({"problem": "Echo.", "input_output": {"inputs": ["1"], "outputs": ["1"]}}, ("problem", "input_output"))])
+def test_tests_in_rows_are_run(row, columns):
+    found = guess([row] * 3)
+    assert (found.kind, found.reward) == ("rft", "code_reward")
+    assert (found.format["prompt_key"], found.format["response_key"]) == columns
+    assert guess([row | dict.fromkeys(("test", "test_list", "input_output"))] * 3,
+                 prompt_key=columns[0], response_key=columns[0]).reward == "reward:score"
+
+
 def test_a_few_long_rows_do_not_set_the_limits(tmp_path, in_process, init, capsys):
     """Prompts of 2 tokens with the mark of the reply, and one of 401; a quarter more than 2, in steps of 8, is 8."""
     rows = [{"question": "a" * (400 if i == 9 else 1), "label": "even"} for i in range(40)]
