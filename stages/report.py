@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from ouroboros.pipeline.job.context import Context, run_stage
+from ouroboros.pipeline.job.no_signal import base_accuracies
 from ouroboros.pipeline.job.progress import duration, is_reward, leak_words
 from ouroboros.pipeline.results import charts, findings, sampled, stage_picture
 from ouroboros.pipeline.results.learnt import changes, scores
@@ -203,8 +204,8 @@ def _evaluation(found: list) -> list[dict]:
         made.append({
             "taskset": taskset,
             "first": here[0],
-            "leaks": [f"{leak} of {row}" for row, leak in dict.fromkeys(
-                (row, leak_words(s)) for row, s in zip(rows, here, strict=True)) if leak],
+            "warnings": [f"{leak} of {row}" for row, leak in dict.fromkeys(
+                (row, leak_words(s)) for row, s in zip(rows, here, strict=True)) if leak] + base_accuracies(here),
             "models": list(dict.fromkeys(rows)),
             "metrics": list(dict.fromkeys(s.metric for s in here)),
             "score": {(row, s.metric): s for row, s in zip(rows, here, strict=True)},

@@ -1,15 +1,30 @@
-"""Detects optimizer steps without a learning signal and their usual causes, from the records of the steps."""
+"""Detects what rewards cannot teach: first scores and steps without a difference, and steps without a learning signal,
+with their usual causes, from the records of evaluations and steps."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ouroboros.pipeline.settings.algorithms import learns_by_variance
+from ouroboros.pipeline.store.evaluation_records import Score
 from ouroboros.pipeline.store.records import Step
 
 STEPS = 10  # consecutive steps without a gradient or a learning rate before a report
 ASK = "See ouro sql \"select {} limit 8\" {{run}}."  # run: to be filled in last
 FAILED = "status, reason, count(*) from experience where status <> 'ok' group by all order by 3 desc"
+
+# what gives a model that never, or always, solves its tasks rewards that differ
+NEVER = ("rewards teach only where some replies are better than others. Show worked examples in the prompt "
+         "(buffer.explorer_input.system_prompt), train on demonstrations first (a warmup stage with "
+         "algorithm.algorithm_type=sft), or sample otherwise (model.temperature, top_p, top_k, min_p)")
+ALWAYS = ("rewards teach only where some replies are better than others. Take harder tasks, drop worked examples from "
+          "the prompt, or sample more widely (model.temperature)")
+
+
+def base_accuracies(scores: Iterable[Score]) -> list[str]:
+    """Returns a sentence for each set of tasks that a model which is not trained here never solves, or always."""
+    return [f"base accuracy on {score.taskset} is {score.value:.0%}: {ALWAYS if score.value else NEVER}"
+            for score in scores if (score.metric, score.step) == ("sampled_accuracy", 0) and score.value in (0, 1)]
 
 
 class Signals:
@@ -24,9 +39,11 @@ class Signals:
     def after(self, step: Step) -> str | None:
         """Returns why the last STEPS steps had no learning signal, the first time each cause holds; else None.
 
-        Steps that train only a critic do not count.
+        Steps that train only a critic do not count. Step 1 is reported by itself where no group's rewards differ.
         """
         self.last.append(step)
+        if step.step == 1 and _is_flat(step, self.settings):
+            return f"in no group of step 1 do rewards differ: {ALWAYS if step.solve_rate == 1 else NEVER}"
         if len(self.last) < STEPS or any(not _is_idle(one, self.settings) for one in self.last):
             return None
         reason, words = next((name, words) for name, holds, words in REASONS if holds(self.last, self.settings))
@@ -46,9 +63,11 @@ def _is_idle(step: Step, settings: Any) -> bool:
     """Returns whether neither the policy nor, in its warmup (trainer.critic_warmup), only the critic learns; a gradient
     may be of the KL to the reference or the entropy alone."""
     of_critic = step.lr == 0 and step.grad_norm == 0 and bool(step.critic_lr)
-    algorithm = getattr(settings, "algorithm", None)
-    flat = learns_by_variance(algorithm) and _without_variance([step], settings)
-    return (step.lr == 0 or step.grad_norm == 0 or flat) and not of_critic
+    return (step.lr == 0 or step.grad_norm == 0 or _is_flat(step, settings)) and not of_critic
+
+
+def _is_flat(step: Step, settings: Any) -> bool:
+    return learns_by_variance(getattr(settings, "algorithm", None)) and _without_variance([step], settings)
 
 
 def _failed(last: Sequence[Step], settings: Any) -> bool:

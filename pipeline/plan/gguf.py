@@ -14,6 +14,7 @@ from ouroboros.pipeline.store.digests import MadePath, hashes_of, resolve
 from ouroboros.pipeline.store.errors import ModelError
 
 WHEEL, SUFFIX = "wheel://", ".gguf"
+FOLDER = "store/gguf"  # below the root of a run
 
 
 def is_named(value: str, key: str) -> bool:
@@ -28,7 +29,7 @@ def directory(named: str, root: str, dtype: str, make: bool = True) -> MadePath:
     """
     file = _file(named)
     kind = "bfloat16" if dtype == "auto" else dtype
-    place = Path(root, "store", "gguf", f"{file.stem}-{hashes_of([file], root)[0]}-{kind}")
+    place = Path(root, FOLDER, f"{file.stem}-{hashes_of([file], root)[0]}-{kind}")
     if not files.is_complete(place):
         if not make:
             raise ModelError("is not read into a Hugging Face directory yet: `ouro config check` does it.")

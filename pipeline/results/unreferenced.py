@@ -1,5 +1,5 @@
-"""`ouro gc`: finds what no run needs in store/ and images/: stages, checkpoints, images of Harbor tasks, leftovers of
-killed processes."""
+"""`ouro gc`: finds what no run needs in store/ and images/: stages, checkpoints, models of GGUF files, images of Harbor
+tasks, leftovers of killed processes."""
 
 import os
 import time
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ouroboros.pipeline.plan import gguf
 from ouroboros.pipeline.results import view
 from ouroboros.pipeline.results.query import aligned
 from ouroboros.pipeline.settings.kinds import IMAGES
@@ -46,7 +47,8 @@ def find(root: Path) -> list[Unneeded]:
     found = [_unneeded(path, KILLED) for path in sorted(left)
              if path.is_file() and time.time() - path.stat().st_mtime > OLD_SECONDS]
     kept = []
-    for stage in (path for path in view.below(root / "store") if not path.is_symlink()):
+    models = root / gguf.FOLDER
+    for stage in (path for path in view.below(root / "store") if not path.is_symlink() and path != models):
         kept.append(stage)
         if view.is_locked(stage / ".lock"):
             continue
@@ -57,7 +59,20 @@ def find(root: Path) -> list[Unneeded]:
             kept.remove(stage)
         else:
             found += _inside(stage, stage.name in benched)
-    return [*found, *_images(images.directory(str(root)), kept)]
+    return [*found, *_models(models, named, kept), *_images(images.directory(str(root)), kept)]
+
+
+def _models(place: Path, named: bytes, stages: list[Path]) -> Iterator[Unneeded]:
+    """Yields the directories made of GGUF files (pipeline/plan/gguf.py) that neither runs nor these stages name. named:
+    plans and configurations of runs."""
+    named += b"".join(spec.read_bytes() for stage in stages if (spec := stage / "stage.json").exists())
+    for directory in view.below(place) if place.is_dir() else ():
+        unique = "-".join(directory.name.rsplit("-", 2)[1:])  # hash and type: JSON may escape what is before
+        if directory.name.endswith(".tmp"):  # a living process may write it
+            if time.time() - directory.stat().st_mtime > OLD_SECONDS:
+                yield _unneeded(directory, KILLED)
+        elif os.fsencode(unique) not in named:
+            yield _unneeded(directory, "a GGUF file's model of no run")
 
 
 def _images(place: Path, stages: list[Path]) -> Iterator[Unneeded]:

@@ -232,12 +232,12 @@ def _doing(directory: Path) -> tuple[str, ...]:
 
 def _warning(stage: Node, steps: list[int]) -> str | None:
     """Returns why these steps had no learning signal, in a sentence, or None."""
-    if not stage.kind.trains or len(steps) < STEPS:
+    if not stage.kind.trains or not steps:
         return None
     spec = files.read_json(stage.directory / "stage.json")
     found = (_read(stage.directory, "steps", step) for step in steps)
     lines = no_signals(found, Config.partial(spec["config"]), spec["run"])
-    return f"warning: {lines[0]}" if lines else None
+    return f"warning: {lines[-1]}" if lines else None
 
 
 def _note(stage: Node) -> str | None:

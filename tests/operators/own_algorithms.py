@@ -1,4 +1,4 @@
-"""Five algorithms as a user writes them: subclasses of Algorithm, with what differs from GRPO or from their type."""
+"""Six algorithms as a user writes them: subclasses of Algorithm, with what differs from GRPO or from their type."""
 
 import numpy as np
 import pyarrow as pa
@@ -74,3 +74,14 @@ class OwnRewardModel(Algorithm):
 
     def weights(self, counts, kinds):
         return np.full(len(counts), 1 / len(counts))
+
+
+class OwnSft(Algorithm):
+    """The likelihood, times more the lower a running mean of log-probs is, which persists."""
+
+    like = "sft"
+
+    def loss(self, columns):
+        logprobs, mean = columns["logprobs"], self.state.get("mean", 0.0)
+        self.state["mean"] = 0.5 * mean + 0.5 * float(logprobs.detach().mean())
+        return (mean - 1) * logprobs, {}

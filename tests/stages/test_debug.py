@@ -11,6 +11,7 @@ from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.store import images
 from ouroboros.pipeline.store.errors import ConfigError, DataError, OuroError
 from ouroboros.stages.debug import Asked, debug
+from tests.factories import jsonl
 from tests.golden.messages import refuses, wording
 from tests.harbor_kit import write_task
 from tests.servers import chat_app, serving
@@ -32,6 +33,18 @@ def test_the_truth_as_the_reply_is_judged_like_a_response(tmp_path, monkeypatch)
     assert "mask 1x16" in text
     assert "accuracy=" in text
     assert list(tmp_path.iterdir()) == []
+
+
+def leveled(response, answer, level):
+    return level
+
+
+def test_the_reward_gets_the_columns_of_the_record(tmp_path):
+    rows = jsonl(tmp_path / "rows.jsonl", [{"question": "1 + 1", "answer": "2", "level": level} for level in (3, 4)])
+    reward = f"buffer.explorer_input.taskset.default_reward_fn_type={__name__}:leveled"
+    is_fine, text = shown(f"buffer.explorer_input.taskset.path={rows}", reward, script="answer", task=1)
+    assert is_fine
+    assert "reward 4 " in text
 
 
 def test_two_turns_of_a_script_are_two_calls_and_rows(tmp_path):

@@ -1,7 +1,9 @@
 """mode=score: stored responses, rewarded again by other functions."""
 
+import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +16,7 @@ from ouroboros.pipeline.store.errors import ConfigError, StageError
 from ouroboros.stages.rescore import Scorer
 from tests.configs import TINY, overridden
 from tests.golden.messages import refuses
-from tests.stages.conftest import SMALL, publish_model, step
+from tests.stages.conftest import SMALL, TASKS, publish_model, step
 
 LONGER = "buffer.explorer_input.default_reward_fn_type=tests.stages.test_rescore:characters"
 PICKY = "buffer.explorer_input.default_reward_fn_type=tests.stages.test_rescore:only_t0"
@@ -23,6 +25,10 @@ SOLVED = "buffer.explorer_input.default_reward_fn_type=tests.stages.test_rescore
 
 def characters(response, answer):
     return len(response)
+
+
+def leveled(response, answer, level):
+    return level
 
 
 def of_tokens(response, answer, completion_ids):
@@ -83,6 +89,13 @@ def test_rewards_of_single_tokens_are_a_column_of_rows_that_are_explored_or_rewa
                 assert one["reward"] == pytest.approx(sum(earned) + 1)
             else:
                 assert one["token_rewards"] is None
+
+
+def test_columns_of_the_records_reach_the_functions_that_reward_again(score, tmp_path):
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, [
+        replace(task, columns=json.dumps({"level": place})) for place, task in enumerate(TASKS)])
+    _, _, after = score("buffer.explorer_input.default_reward_fn_type=tests.stages.test_rescore:leveled")
+    assert {(one["task_id"], one["reward"]) for one in after} == {("t0", 0.0), ("t2", None), ("t3", 3.0)}
 
 
 def test_greedy_responses_are_rewarded_again_as_baselines(score):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ouroboros.pipeline.store import checkpoints
 from tests.kills.cases import Case
 from tests.kills.chain import Chain, Kill, with_close
 from tests.kills.shim import Operation
@@ -34,6 +35,23 @@ def test_a_stage_killed_three_times_ends_as_if_undisturbed(finished, tmp_path, p
     assert chain.launch(None) == 0, chain.output()
     (directory,) = chain.case.directories(chain.plan)
     assert made(directory) == made(Path(stage_of(finished.plan, "sft").directory))
+
+
+@pytest.mark.slow
+def test_the_state_of_an_algorithm_of_the_users_goes_on_from_the_checkpoint(finished, tmp_path):
+    """Killed at the row of step 5, it resumes at the checkpoint of step 4; its loss depends on its state."""
+    case = Case("own", 0, ("stages.sft.algorithm.algorithm_type=tests.operators.own_algorithms:OwnSft",), "sft")
+    whole, cut = (Chain(case, tmp_path / name, finished.plan) for name in ("whole", "cut"))
+    cut.launch(Kill("self", Operation(TRAINER, "rename to", "steps/step=N.parquet"), count=5))
+    assert [(one.process, one.ended) for one in cut.kills] == [(TRAINER, "")]
+    expected, found = (case.directories(chain.plan)[0] for chain in (whole, cut))
+    assert checkpoints.complete_checkpoints(found) == [2, 4]
+    assert [chain.launch(None) for chain in (whole, cut)] == [0, 0], cut.output()
+    assert made(found) == made(expected)
+    last = checkpoints.complete_checkpoints(expected)[-1]
+    states = [checkpoints.read_manifest(directory, last)["state"] for directory in (expected, found)]
+    assert states[0] == states[1]
+    assert states[0]["mean"] < 0
 
 
 def test_of_a_run_that_depends_on_time_only_last_bits_of_the_engines_logprobs_may_differ():

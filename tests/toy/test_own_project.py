@@ -35,7 +35,7 @@ buffer:
   explorer_input:
     default_reward_fn_type: judge:variety
     tasksets:
-      - {name: sums, path: sums.jsonl}
+      - {name: sums, path: sums.jsonl, default_reward_fn_type: ["judge:variety", "leveled:level"]}
       - name: verl
         path: verl.parquet
         format: {prompt_type: messages, prompt_key: prompt, response_key: reward_model.ground_truth}
@@ -60,11 +60,14 @@ stages:
           format: {prompt_type: messages, messages_key: messages, enable_concatenated_multi_turn: true}
   - stage_name: rft
 """
+LEVELED = """def level(response, answer, level):
+    return level / 100
+"""
 
 
 def make_files(root: Path) -> None:
     """Sums as gsm8k has them, as veRL has them, and talked about; one conversation without a user."""
-    plain = [{"question": f"what is {i} plus {i}?", "answer": f"#### {2 * i}"} for i in range(12)]
+    plain = [{"question": f"what is {i} plus {i}?", "answer": f"#### {2 * i}", "level": i} for i in range(12)]
     lines = {"sums.jsonl": plain[:8], "held.jsonl": plain[8:], "chats.jsonl": [
         {"messages": [{"role": "user", "content": p["question"]}, {"role": "assistant", "content": p["answer"]},
                       {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes"}]}
@@ -89,7 +92,7 @@ def project(tmp_path_factory):
     families.make(FAMILY, root / "model")
     zoo.make_tokenizer("qwen3_moe", root / "model")
     make_files(root)
-    for path, text in {**blocks(), "judge.py": JUDGE, "conf/recipe/own.yaml": RECIPE}.items():
+    for path, text in {**blocks(), "judge.py": JUDGE, "leveled.py": LEVELED, "conf/recipe/own.yaml": RECIPE}.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
     done = ouro(root, "run", "recipe=own")
@@ -114,6 +117,12 @@ def test_every_task_of_both_sets_is_asked_once_a_step_with_its_own_prompt(stages
             f"<|im_start|>system\nAdd.<|im_end|>\n<|im_start|>user\n{i} plus 1<|im_end|>\n<|im_start|>assistant\n"
             for i in range(4)}
         assert {r["status"] for r in rows} == {"ok"}
+
+
+def test_a_reward_gets_the_column_of_its_task(stages):
+    rows = tables.read(tables.step_file(stages / "rft", "experience", 1), records.Experience).to_pylist()
+    assert sorted((row["taskset"], dict(row["reward_components"]).get("level")) for row in rows) == sorted(
+        [("sums", i / 100) for i in range(8)] * 2 + [("verl", None)] * 8)
 
 
 def test_the_held_set_is_what_evaluations_ask(stages):

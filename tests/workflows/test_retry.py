@@ -1,5 +1,6 @@
 """Attempts of several turns: what the retry workflow does, by hand, and what becomes of turns in the runner."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,12 @@ def at_hand(settings):
         return TaskAtHand(TASK, rewards or rated(), Characters(), config)
 
     return make
+
+
+def test_the_judge_of_a_task_gives_the_columns_of_its_record(settings):
+    task = TaskAtHand(replace(TASK, columns='{"level": 3}'), rated(lambda response, answer, level: level), Characters(),
+                      settings())
+    assert task.judge(Reply([ord("1")], [-1.0], "stop")).components == {"reward": 3.0}
 
 
 def play(task, *answers, **arguments):

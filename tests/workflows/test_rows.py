@@ -127,6 +127,16 @@ def of_tests(data_source, solution_str, ground_truth, extra_info):
     return extra_info == {}, [{"passed": 3}]
 
 
+def of_batches(data_sources, solution_strs, ground_truths, extra_infos):
+    assert (data_sources, extra_infos) == (["mine/sums"] * 2, [{}] * 2)
+    return [{"score": float(one in truth), "acc": one in truth, "pred": one}
+            for one, truth in zip(solution_strs, ground_truths, strict=True)]
+
+
+def by_place(completion, test_cases, continuous=False):
+    return completion == test_cases, None
+
+
 VERL = {"data_source": "mine/sums", "extra_info": {"index": 4}}
 
 
@@ -135,7 +145,9 @@ VERL = {"data_source": "mine/sums", "extra_info": {"index": 4}}
     (boxed, {}, [1.0, -1.0], 1.0, {"pred": "5"}),
     (of_source, VERL, [0.5, 0.5], None, {"steps": "3"}),
     (of_targets, {"ground_truth": {"target": ["5", "five"]}}, [1.0, 0.0], None, {}),
-    (of_tests, {"data_source": "mine/sums"}, [1.0, 1.0], None, {})])
+    (of_tests, {"data_source": "mine/sums"}, [1.0, 1.0], None, {}),
+    (of_batches, {"data_source": "mine/sums", "ground_truth": ["5"]}, [1.0, 0.0], 1.0, {"pred": "5"}),
+    (by_place, {}, [1.0, 0.0], None, {})])
 def test_functions_of_verl_work_unchanged(function, columns, rewards, accuracy, notes):
     outcomes = rewarded(function, "5", "6", columns=columns)
     assert [outcome.reward for outcome in outcomes] == rewards

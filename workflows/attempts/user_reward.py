@@ -26,6 +26,7 @@ from ouroboros.workflows.attempts.apart import Failed
 from ouroboros.workflows.attempts.time_limit import NOT_THEIRS, leaving
 
 Components = dict[str, float]
+ABOUT = (str, list, Mapping, type(None))  # what scorers return after the score in a tuple; others are rewards of tokens
 CONCURRENT = 32  # maximum number of concurrent calls of an async function
 NEEDED = "needed a finite number, a list with one for each token, None, or {component: number}"
 
@@ -95,7 +96,7 @@ class Rule:
         rows = columns or [{}] * len(responses)
         reserved, taken = self._reserved(prompts, responses, answers, tokens, rows), [*map(self._columns, rows)]
         own = constants(self.arguments)
-        if self.binding.way == bound.BATCH:
+        if self.binding.takes_batch:
             of_rows = {name: [one.get(name) for one in taken] for name in dict.fromkeys(chain(*taken))}
             [found] = self._call([((), of_rows | own | reserved)])
             return _split(found, len(responses))
@@ -108,21 +109,21 @@ class Rule:
                   tokens: Sequence[list[int]] | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The reserved names that the function takes, each with a value for every response."""
         messages = self.form == "messages"
+        truths = [row.get(bound.TRUTH, answer) for row, answer in zip(rows, answers, strict=True)]
         known = {
             "prompts": prompts if messages else [turns[-1]["content"] if turns else "" for turns in prompts],
             "completions": [[{"role": "assistant", "content": one}] for one in responses] if messages else responses,
-            "responses": responses, "solution_str": responses, "answers": answers,
-            TOKENS: tokens,
-            bound.TRUTH: [row.get(bound.TRUTH, answer) for row, answer in zip(rows, answers, strict=True)]}
+            "responses": responses, "solution_str": responses, "solution_strs": responses, "answers": answers,
+            TOKENS: tokens, bound.TRUTH: truths, bound.TRUTHS: truths}
         given = {name: list(known[name]) for name in self.binding.reserved if known.get(name) is not None}
         return given | {name: OF_TRAINER[name] for name in self.binding.reserved if name in bound.OF_TRL}
 
     def _columns(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """What the function takes of a record; veRL's are given an empty dict in place of no `extra_info`."""
-        found, extra = self.binding.taken(row, f"the reward function {self.name}"), bound.SAID_TO_VERL[1]
-        if self.binding.way == bound.VERL and (extra in found or extra in self._own.required):
-            found[extra] = found.get(extra) or {}
-        return found
+        found = self.binding.taken(row, f"the reward function {self.name}")
+        extra = [name for name in ("extra_info", "extra_infos") if self.binding.of_verl and (
+            name in found or name in self._own.required)]
+        return found | {name: found.get(name) or {} for name in extra}
 
     def _call(self, calls: list[tuple[tuple, dict]]) -> list[Any]:
         """The results of several calls in order; calls that raised are retried."""
@@ -161,9 +162,10 @@ class Rule:
 
     def _components(self, found: Any, length: int | None) -> Components | str:
         parts, notes, solved = found, getattr(found, "notes", {}), getattr(found, "solved", None)
-        if self.binding.way == bound.VERL and isinstance(found, tuple) and found:
+        if isinstance(found, tuple) and found and (
+                self.binding.of_verl or any(isinstance(one, ABOUT) for one in found)):
             parts = {self.component: found[0]}  # as veRL reads a tuple
-        elif self.binding.way == bound.VERL and isinstance(found, Mapping):
+        elif self.binding.of_verl and isinstance(found, Mapping):
             if "score" not in found:
                 return f"{self.name} returned a dict without score: {_shown(found)}"
             parts, solved = {self.component: found["score"]}, found.get("acc")

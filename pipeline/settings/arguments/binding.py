@@ -15,13 +15,14 @@ from ouroboros.pipeline.store.signatures import Parameters
 
 EVERY = "*"  # in a list of columns: all of the record
 TRUTH = "ground_truth"  # of a reward function; among columns the truth itself, where it is no text
+TRUTHS = f"{TRUTH}s"
 OF_A_BATCH = ("responses", "completions", "prompts")  # one of these is without a default: it receives all responses
-OF_VERL = ("solution_str", TRUTH)  # both: it is veRL's
+OF_VERL = ("solution_str", TRUTH)  # both: it is veRL's; both in the plural: that of veRL's batch reward manager
 SAID_TO_VERL = ("data_source", "extra_info")  # columns that veRL passes where a record has them
 OF_TRL = ("trainer_state", "log_extra", "log_metric")
 UNNAMED = ("prompts", "completions", TOKENS, *OF_TRL)  # in the **others of a function of TRL's, besides columns
 RESERVED = ("responses", "answers", *OF_VERL, *UNNAMED)
-EACH, BATCH, VERL = "each", "batch", "verl"  # how a reward function is called
+EACH, BATCH, VERL, VERL_BATCH = "each", "batch", "verl", "verl batch"  # how a reward function is called
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,18 @@ class Binding:
     excluded: Collection[str] = ()
     doubtful: Collection[str] = ()
 
+    @property
+    def takes_batch(self) -> bool:
+        return self.way in (BATCH, VERL_BATCH)
+
+    @property
+    def of_verl(self) -> bool:
+        return self.way in (VERL, VERL_BATCH)
+
     def asked(self) -> list[str]:
         """Returns the columns that it needs of a record, EVERY among them where it takes all."""
         return [*([EVERY] if self.takes_all else []), *dict.fromkeys(self.columns.values()),
-                *([TRUTH] if TRUTH in self.reserved else [])]
+                *([TRUTH] if {TRUTH, TRUTHS} & {*self.reserved} else [])]
 
     def taken(self, row: Mapping[str, Any], what: str) -> dict[str, Any]:
         """Returns the columns of a row by parameter. what: the function. Raises ConfigError for one that it lacks."""
@@ -68,30 +77,32 @@ def bind_reward(own: Signature | Parameters, given: Mapping[str, Any]) -> Bindin
     """Returns how a user's reward function is called. given: reward_fn_args, those that it lacks included."""
     names = {*own.required, *own.optional}
     free = [name for name in own.required if name not in given]
-    if names.issuperset(OF_VERL):
-        way, first, known = VERL, (), (*OF_VERL, TOKENS)
+    plural = "s" * names.issuperset(f"{name}s" for name in OF_VERL)
+    if plural or names.issuperset(OF_VERL):
+        way, first, known = VERL_BATCH if plural else VERL, (), (*(name + plural for name in OF_VERL), TOKENS)
     elif not {*OF_A_BATCH}.isdisjoint(free) or [*own.positional[:1]] == [TOKENS]:
         way, first, known = BATCH, (), RESERVED
     else:
         way, first, known = EACH, own.positional[:2], (TOKENS,)
     unnamed = UNNAMED if way == BATCH and own.takes_anything else ()
     reserved = [name for name in known if name in (names | {*unnamed}) - {*given, *first}]
-    said = [name for name in SAID_TO_VERL if way == VERL and name in names - {*given}]
+    said = {name + plural: name for name in SAID_TO_VERL
+            if way in (VERL, VERL_BATCH) and name + plural in names - {*given}}
     return _bound(own, given, way, first, reserved, said)
 
 
 def bind_workflow(own: Signature | Parameters, given: Mapping[str, Any], provided: Collection[str]) -> Binding:
     """Returns which columns a user's workflow takes. given: workflow_args. provided: what its caller gives."""
-    return _bound(own, given, EACH, (), provided, ())
+    return _bound(own, given, EACH, (), provided, {})
 
 
 def _bound(own: Signature | Parameters, given: Mapping[str, Any], way: str, first: Sequence[str],
-           reserved: Collection[str], said: Sequence[str]) -> Binding:
+           reserved: Collection[str], said: Mapping[str, str]) -> Binding:
     names, taken = {*own.required, *own.optional}, {*first, *reserved}
     argued = {name: column for name, value in given.items()
               if (column := column_of(value)) and (name in names or own.takes_anything)}
-    columns = {name: name for name in (*own.required, *said) if name not in {*given} | taken} | argued
+    columns = {name: said.get(name, name) for name in (*own.required, *said) if name not in {*given} | taken} | argued
     hidden = [name for name in constants(given) if name not in taken and (
         name in own.required or (own.takes_anything and name not in names))]
-    absent = [name for name in said if name in own.optional or name == SAID_TO_VERL[1]]
+    absent = [name for name, column in said.items() if name in own.optional or column == SAID_TO_VERL[1]]
     return Binding(way, first, reserved, columns, absent, own.takes_anything, names | taken | {*given}, hidden)

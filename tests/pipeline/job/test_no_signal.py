@@ -1,15 +1,17 @@
-"""Ten steps that learn nothing: which reason is named, and when nothing is said. A batch has 4 groups of 8 rows."""
+"""Ten steps that learn nothing, a first step and first scores without a difference: which reason is named, and when
+nothing is said. A batch has 4 groups of 8 rows."""
 
 import re
 
 import pytest
 
-from ouroboros.pipeline.job.no_signal import no_signals
+from ouroboros.pipeline.job.no_signal import base_accuracies, no_signals
 from ouroboros.pipeline.results import findings
 from ouroboros.pipeline.results.query import ask, session
 from ouroboros.pipeline.results.view import Node, state
 from ouroboros.pipeline.settings.kinds import ONLINE
 from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.evaluation_records import Score
 from ouroboros.pipeline.store.records import Experience, Step
 from tests.factories import row
 from tests.fake_run import FakeRun
@@ -19,7 +21,7 @@ FLAT = {"lr": 1e-3, "grad_norm": 0.0, "reward": 0.0, "zero_variance_groups": 4, 
         "response_tokens_mean": 7.5}
 
 
-def steps(count=10, first=1, **changed) -> list[Step]:
+def steps(count=10, first=2, **changed) -> list[Step]:
     return [row(Step, step=first + index, **(FLAT | changed)) for index in range(count)]
 
 
@@ -40,7 +42,7 @@ def said(settings):
     ({"reward": None, "zero_variance_groups": None}, "gradient 0", "algorithm.policy_loss_fn")])
 def test_the_reason_is_named_with_what_to_look_at(said, changed, reason, look_at):
     (line,) = said(steps(**changed))
-    wording(line, "1 to", "10 taught", reason)
+    wording(line, "2 to", "11 taught", reason)
     assert look_at in line
 
 
@@ -53,13 +55,14 @@ def test_a_gradient_of_the_kl_alone_teaches_nothing(said, overrides, says):
 
 
 def test_each_reason_is_said_once(said):
-    """Steps 1 to 12 flat, 13 learns, 14 to 23 flat again; 24 to 33 have no learning rate."""
-    found = [*steps(12), *steps(1, 13, grad_norm=0.5), *steps(10, 14), *steps(10, 24, lr=0.0)]
-    assert [line.partition(" taught")[0].split()[1::2] for line in said(found)] == [["1", "10"], ["24", "33"]]
+    """Steps 2 to 12 flat, 13 learns, 14 to 23 flat again; 24 to 33 have no learning rate."""
+    found = [*steps(11), *steps(1, 13, grad_norm=0.5), *steps(10, 14), *steps(10, 24, lr=0.0)]
+    assert [line.partition(" taught")[0].split()[1::2] for line in said(found)] == [["2", "11"], ["24", "33"]]
 
 
 @pytest.mark.parametrize("found", [
-    steps(9), [], [*steps(9), *steps(1, 10, grad_norm=1e-9, zero_variance_groups=3), *steps(9, 11)],
+    steps(9), [], [*steps(9), *steps(1, 11, grad_norm=1e-9, zero_variance_groups=3), *steps(9, 12)],
+    steps(1, 1, grad_norm=0.5, zero_variance_groups=3),
     steps(30, grad_norm=0.1, zero_variance_groups=3),
     [*steps(5, lr=0.0), *steps(20, 6, grad_norm=1.0, zero_variance_groups=3)],  # a warmup that begins at 0
     steps(30, lr=0.0, critic_lr=1e-4, reward=None),  # trainer.critic_warmup
@@ -74,10 +77,27 @@ def test_what_a_stage_does_not_know_is_not_judged_by():
     assert "gradient 0" in line
 
 
+@pytest.mark.parametrize(("solved", "way"), [(0.0, "system_prompt"), (None, "sft"), (1.0, "harder")])
+def test_a_first_step_without_a_difference_is_said_at_once(said, solved, way):
+    (line,) = said(steps(1, 1, grad_norm=0.1, solve_rate=solved))
+    wording(line, "temperature", way)
+    assert said(steps(1, 1), "algorithm.policy_loss_fn=sft") == []
+
+
+def test_a_base_model_that_solves_no_task_or_all_is_told(said):
+    """Only by sampled accuracy, and only of weights that are not trained here."""
+    scores = [row(Score, taskset=name, metric=metric, step=step, value=value) for name, metric, step, value in (
+        ("a", "sampled_accuracy", 0, 0.0), ("b", "sampled_accuracy", 0, 1.0), ("c", "sampled_accuracy", 0, 0.01),
+        ("d", "sampled_accuracy", 8, 1.0), ("e", "greedy_accuracy", 0, 0.0), ("f", "sampled_reward", 0, 1.0))]
+    never, always = base_accuracies(scores)
+    wording(never, "on a", "0%", "system_prompt", "sft", "temperature")
+    wording(always, "on b", "100%", "harder")
+
+
 def test_the_questions_can_be_asked(said):
     cases = [{}, {"failed_rows": 33}, {"response_tokens_mean": 12.0}, {"zero_variance_groups": 3}]
     lines = [line for case in cases for line in said(steps(**case))]
-    (differ,) = said([row(Step, step=step, **(FLAT | {"reward": step / 10})) for step in range(1, 11)])
+    (differ,) = said([row(Step, step=step, **(FLAT | {"reward": step / 10})) for step in range(2, 12)])
     wording(differ, "variance")
     lines.append(differ)
     questions = [found for line in lines for found in re.findall(r'ouro sql "(.*)"', line)]
@@ -91,9 +111,9 @@ def test_status_and_report_show_it(tmp_path):
     for step in steps(12, stage=directory.name):
         tables.write(tables.step_file(directory, "steps", step.step), Step, [step])
     node = Node("rft", ONLINE, directory)
-    wording(state(node).warning, "3 to", "12 taught", "gradient 0")
+    wording(state(node).warning, "4 to", "13 taught", "gradient 0")
     (line,) = findings.idle_steps(tables.connect([("toy/first", directory)]), directory.name, None, "toy/first")
-    wording(line, "1 to", "10 taught", "gradient 0")
+    wording(line, "2 to", "11 taught", "gradient 0")
 
 
 @pytest.mark.parametrize(("repeats", "rewards", "said"), [

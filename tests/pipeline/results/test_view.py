@@ -256,6 +256,21 @@ def test_gc_lists_images_that_no_stage_built_and_layers_of_no_other_image(tmp_pa
     assert unreferenced.find(tmp_path) == []
 
 
+def test_gc_lists_models_of_gguf_files_that_no_run_names(tmp_path):
+    """A stage of a run reads the first, the plan of another run the second; a process still makes the last."""
+    first, second, third, made = (tmp_path / "store" / "gguf" / name for name in (
+        "\u00e9-0011223344556677-float32", "b-1122334455667700-bfloat16", "b-1122334455667700-float32",
+        ".c-2233445566770011-float32.1.tmp"))
+    run = FakeRun(tmp_path)
+    files.write_json(run.stage("rft", "rft") / "stage.json", {"inputs": {"model": str(first / "m")}})
+    files.write_json(run.view() / "config.yaml", {"model": str(second / "m")})
+    for directory in (first, second, third, made):
+        (directory / "m").mkdir(parents=True)
+    assert [one.path for one in unreferenced.find(tmp_path)] == [third]
+    os.utime(made, (1, 1))
+    assert {one.path for one in unreferenced.find(tmp_path)} == {third, made}
+
+
 def test_gc_lists_old_temporary_files_outside_of_stages(tmp_path):
     run = FakeRun(tmp_path).whole()
     run.view()

@@ -26,12 +26,15 @@ from ouroboros.operators.turns import Unusable
 from ouroboros.pipeline.check.reading import Row
 from ouroboros.pipeline.settings.config import Buffer
 from ouroboros.pipeline.store.errors import DataError, nearest
+from ouroboros.workflows.attempts.code_reward import TESTS
 
 PROMPTS = ("question", "prompt", "problem", "query", "instruction", "input")  # column names, the likeliest first
 ANSWERS = ("ground_truth", "final_answer", "expected_answer", "answer", "response", "completion", "output", "solution",
            "target", "label")
 SOLUTIONS = ("solution", "reasoning", "rationale", "explanation", "response", "completion")  # in addition to answers
 TEXTS = ("text", "content", "document")
+PROGRAMS = ("canonical_solution", "code", "solution", "completion")
+TESTING = re.compile(r"\bassert\b|def check\(|[\"']inputs[\"']:")
 CHOICES, ASKED = ("choices", "options", "endings"), (*PROMPTS, "ctx", "sentence")
 CHOSEN = ("answer_index", "answer_idx", "answerKey", "answer_key", "correct_answer", "correct", "gold", *ANSWERS)
 # what accuracy_reward compares as a number, which is wrong for digits such as 0112
@@ -104,7 +107,8 @@ def guess(rows: Sequence[Row], prompt_key: str | None = None, response_key: str 
     pair = [] if response_key else _pair(table, (chosen_key, rejected_key))
     if pair:
         found = _pairs(drawn, prompt_key or _named(PROMPTS, table) or pair[0], *pair)
-    elif prompt_key is None and response_key is None and (other := _choices(drawn) or _written_otherwise(drawn)):
+    elif response_key is None and (other := _programs(drawn, prompt_key) or (prompt_key is None and (
+            _choices(drawn) or _written_otherwise(drawn)))):
         return other
     else:
         chats = [name for name in table if drawn.mostly(name, _has_roles) and name != TOOLS]
@@ -145,6 +149,22 @@ def _pairs(drawn: Sampled, prompt: str, chosen: str, rejected: str) -> Guess:
     columns = _messages(prompt) if chat else {"prompt_type": "plaintext", "prompt_key": prompt}
     columns |= {"chosen_key": chosen, "rejected_key": rejected}
     return Guess("dpo", columns, [f"pairs of responses: {chosen}, {rejected}; prompt: {prompt}"], demonstrated=chosen)
+
+
+def _programs(drawn: Sampled, prompt_key: str | None) -> Guess | None:
+    """Detects programs to write: prompts with tests that code_reward runs."""
+    def held(name: str) -> int:
+        return sum(bool(TESTING.search(str(row.get(name)))) for row in drawn.rows)
+
+    tests = next((name for name in TESTS if held(name) >= (1 - ALLOWED) * len(drawn.rows)), None)
+    prompt = tests and (prompt_key or _named((*PROMPTS, *TEXTS), drawn.table, but=tests))
+    if not prompt:
+        return None
+    answer = next((name for name in PROGRAMS if name in drawn.table), tests)
+    columns = {"prompt_key": prompt, "response_key": answer} | (
+        {"solution_key": None} if "solution" in drawn.table else {})  # its rows would be demonstrations
+    notes = [f"programs: prompt {prompt}, tests {tests}; the reward runs them in a sandbox (docs/programs.md)"]
+    return Guess(TASKS, columns, notes, "code_reward", answer)
 
 
 def _choices(drawn: Sampled) -> Guess | None:

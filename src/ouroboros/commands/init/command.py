@@ -6,11 +6,12 @@ import re
 import shlex
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.digests import address
-from ouroboros.pipeline.store.errors import ConfigError, OuroError
+from ouroboros.pipeline.store.errors import ConfigError, ModelError, OuroError
 
 TEMPLATES = files.TEMPLATES / "init"
 AGENT = "openai_agent"  # the template of `ouro init agent NAME`
@@ -31,7 +32,7 @@ def init(directory: Path, template: str | None, data: str | None, model: str | N
     own = data is not None
     if own != (model is not None) or (own and template):
         raise OuroError("--from and --model go together, and without --template: ouro init DIR --template NAME, or "
-                        "ouro init DIR --from DATA --model MODELDIR.")
+                        "ouro init DIR --from DATA --model MODEL.")
     if not own and (named := [name.replace("_", "-") for name, column in keys.items() if column]):
         raise OuroError(f"--{named[0]} names a column of the data of --from.")
     _refuse_full(directory)
@@ -114,18 +115,34 @@ def project_files(source: str, model: str, keys: dict[str, str | None], project:
                   ) -> tuple[dict[str, str], list[str]]:
     """Returns the files of a project for data and a model, file name -> text, and what was guessed. Raises OuroError
     for a model or data that cannot be used, and where columns are ambiguous."""
+    from ouroboros.pipeline.plan import gguf
+
+    model = os.path.expanduser(model)
+    if gguf.is_named(model, "model_path"):
+        with tempfile.TemporaryDirectory() as root:
+            try:
+                place = gguf.directory(model, root, "auto")
+            except ModelError as error:
+                raise ConfigError(f"--model {model}: {error}") from error
+            named = model if model.startswith(gguf.WHEEL) else str(Path(model).resolve())
+            return _files(source, place, named, keys, project)
+    if not Path(model).exists() and not address(model):
+        raise ConfigError(f"--model {model}: no such directory. The recipe is written from a model's files: "
+                          "fetch one of the hub with `hf download org/name --local-dir models/name` first.")
+    return _files(source, model, str(Path(model).resolve()), keys, project)
+
+
+def _files(source: str, model: str, named: str, keys: dict[str, str | None], project: str
+           ) -> tuple[dict[str, str], list[str]]:
+    """`project_files` for the model in a directory. named: as the recipe names it."""
     from ouroboros.commands.init import recipe
     from ouroboros.commands.init.columns import guess
     from ouroboros.commands.init.data import left_out, read
     from ouroboros.pipeline.store.model_shape import absent_model, wrong_model
 
-    model = os.path.expanduser(model)
-    if not Path(model).exists() and not address(model):
-        raise ConfigError(f"--model {model}: no such directory. The recipe is written from a model's files: "
-                          "fetch one of the hub with `hf download org/name --local-dir models/name` first.")
     if problem := absent_model(model, "--model") or wrong_model(model, "--model"):
         raise ConfigError(problem)
     data = read(source)
     found = guess(data.drawn.rows, named=data.drawn.named, **keys)
-    written = recipe.files_of(found, data, Path(model).resolve(), project)
+    written = recipe.files_of(found, data, Path(model).resolve(), named, project)
     return written, [*found.notes, *([f"not used: {', '.join(unused)}"] if (unused := left_out(found, data)) else [])]

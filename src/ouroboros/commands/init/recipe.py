@@ -30,13 +30,15 @@ SYSTEM = "Solve the problem step by step. End with a line that has nothing but #
 OF_CHOICE = "Solve the problem step by step. End with a line that has nothing but #### and the letter: #### B"
 
 
-def files_of(guess: Guess, data: Data, model: Path, project: str) -> dict[str, str]:
-    """Returns the files of the project of that name: file name -> text. Adds a note on rows that are left out."""
+def files_of(guess: Guess, data: Data, model: Path, named: str, project: str) -> dict[str, str]:
+    """Returns the files of the project of that name: file name -> text. Adds a note on rows that are left out.
+
+    model: its directory. named: as the recipe names it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = written(guess, data)
     rewritten = made[CONVERTED] if is_rewritten(guess, data) else None
-    said = _facts(guess, data, model, rewritten) | {"project": project}
+    said = _facts(guess, data, model, rewritten) | {"project": project, "model": _quoted(named)}
     loader = FileSystemLoader(TEMPLATES / "init" / "own")
     texts = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True)
     return made | {name.removesuffix(".j2"): texts.get_template(name).render(said) for name in texts.list_templates()
@@ -60,7 +62,7 @@ def _facts(guess: Guess, data: Data, model: Path, rewritten: str | None) -> dict
     columns = (f"{key}: {'null' if value is None else _quoted(value)}" for key, value in guess.format.items())
     return {
         "guess": guess, "data": data, "path": _quoted(_path(guess, data)), "system": system,
-        "columns": f"{{{', '.join(columns)}}}", "model": _quoted(model), "context": context, "response": response,
+        "columns": f"{{{', '.join(columns)}}}", "context": context, "response": response,
         "parameters": f"{size.parameters / 1e6:,.1f} million parameters" if size else "parameters not counted",
         "prompt": min(prompt, context - response), "prompt_is": _said_of_prompts(guess, prompt <= context - response),
         "lr": f"{RATES[guess.kind][0 if small else 1]:.0e}", "small": small,
