@@ -1,4 +1,4 @@
-"""`import ouroboros`: the page docs/sql.md, and what its functions return and refuse."""
+"""`import ouroboros`: the page docs/python.md, and what its functions return and refuse."""
 
 import pickle
 import re
@@ -11,7 +11,7 @@ from ouroboros.commands.run import invoke
 from ouroboros.pipeline.store.errors import ConfigError, DataError, QueryError, StageError
 from ouroboros.pipeline.store.files import HOME
 
-PAGE = (HOME / "docs" / "sql.md").read_text()
+PAGE = (HOME / "docs" / "python.md").read_text()
 BLOCKS = re.findall(r"(<!-- not run.*-->\n)?```python\n(.*?)```", PAGE, re.S)
 
 
@@ -24,11 +24,11 @@ def here(run, monkeypatch):
 
 
 def test_the_page_runs_from_top_to_bottom(here, capsys):
-    assert [bool(kept) for kept, _ in BLOCKS] == [False, False, False, False, True]
+    assert [bool(kept) for kept, _ in BLOCKS] == [True, True, False, False, False, False]
     names: dict = {}
     for kept, block in BLOCKS:
         if not kept:
-            exec(compile(block, "docs/sql.md", "exec"), names)
+            exec(compile(block, "docs/python.md", "exec"), names)
     assert len(names["per_version"]) > 0
     assert names["report"].problems == []
     assert (names["judge"]("\\boxed{42}", "42"), names["strict"]("<answer>7</answer>", "7")) == (1.0, 0.5)

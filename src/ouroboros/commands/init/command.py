@@ -69,7 +69,7 @@ def _copy(directory: Path, *template: str) -> None:
     for name in template:
         for file in (TEMPLATES / name).rglob("*.j2"):
             text = texts.get_template(str(file.relative_to(TEMPLATES))).render(
-                name=_project(directory), schema=files.CONF / "schema.json")
+                name=project_name(directory))
             (directory / file.relative_to(TEMPLATES / name)).with_suffix("").write_text(text, encoding="utf-8")
 
 
@@ -84,7 +84,7 @@ def _next(directory: Path, first: str = "ouro run") -> None:
     print(f"next: cd {shlex.quote(str(directory))} && {first}     (its README.md says more)")
 
 
-def _project(directory: Path) -> str:
+def project_name(directory: Path) -> str:
     """Returns the directory's name as the name of a project, which may contain only some characters."""
     return re.sub(r"^\W+|[^\w.,=-]", "_", directory.resolve().name)
 
@@ -94,7 +94,7 @@ def _for_data(directory: Path, source: str, model: str, keys: dict[str, str | No
     from ouroboros.pipeline.check import preflight
     from ouroboros.pipeline.check.judge import compose
 
-    written, notes = project_files(source, model, keys, _project(directory))
+    written, notes = project_files(source, model, keys, project_name(directory), directory)
     _copy(directory)
     for name, text in written.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
@@ -110,10 +110,12 @@ def _for_data(directory: Path, source: str, model: str, keys: dict[str, str | No
     return 0
 
 
-def project_files(source: str, model: str, keys: dict[str, str | None], project: str
+def project_files(source: str, model: str, keys: dict[str, str | None], project: str, directory: Path
                   ) -> tuple[dict[str, str], list[str]]:
-    """Returns the files of a project for data and a model, file name -> text, and what was guessed. Raises OuroError
-    for a model or data that cannot be used, and where columns are ambiguous."""
+    """Returns the files of a project for data and a model, file name -> text, and what was guessed.
+
+    directory: of the project; it need not exist. Raises OuroError for a model or data that cannot be used, and where
+    columns are ambiguous."""
     from ouroboros.commands.init import recipe
     from ouroboros.commands.init.columns import guess
     from ouroboros.commands.init.data import left_out, read
@@ -127,5 +129,5 @@ def project_files(source: str, model: str, keys: dict[str, str | None], project:
         raise ConfigError(problem)
     data = read(source)
     found = guess(data.drawn.rows, named=data.drawn.named, **keys)
-    written = recipe.files_of(found, data, Path(model).resolve(), project)
+    written = recipe.files_of(found, data, Path(model).resolve(), project, directory.resolve())
     return written, [*found.notes, *([f"not used: {', '.join(unused)}"] if (unused := left_out(found, data)) else [])]
