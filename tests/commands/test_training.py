@@ -12,12 +12,14 @@ import pytest
 import yaml
 
 import ouroboros
+from ouroboros.commands.by_source import name_of
 from ouroboros.commands.init import recipe
 from ouroboros.commands.run import invoke
 from ouroboros.commands.training import stored
 from ouroboros.pipeline.store.errors import ConfigError, DataError
 from tests.golden.messages import wording
 
+MODEL = {"init": {"enable": True}}
 ROWS = [{"question": f"{a}+1=", "answer": str(a + 1)} for a in range(40)]
 FORMS = {"a list": list, "an iterator": iter, "pandas": lambda rows: pd.DataFrame(rows)[::-1][::-1],
          "pyarrow": pa.Table.from_pylist, "datasets": datasets.Dataset.from_list,
@@ -32,7 +34,6 @@ def score(response, answer):
 def here(tmp_path, monkeypatch):
     """A project directory, in which `train` writes and starts nothing; what it would have started is appended."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # stages can import this module
     asked = []
     monkeypatch.setattr(invoke, "run", lambda words, extra, **_: asked.append(words) or 0)
     return asked
@@ -80,36 +81,37 @@ def test_an_id_of_the_hub_is_one(here):
     assert stored("openai/gsm8k", "data") == "hf://datasets/openai/gsm8k"
 
 
-def test_a_call_is_a_recipe_that_the_command_runs(here, tiny_model, unmeasured):
-    run = ouroboros.train(tiny_model, ROWS, score, steps=50, seed=3, trainer={"save_interval": 25},
+def test_a_call_is_a_recipe_that_the_command_runs(here, unmeasured):
+    run = ouroboros.train(MODEL, ROWS, score, steps=50, seed=3, trainer={"save_interval": 25},
                           **{"algorithm.optimizer.lr": 1e-3, "stages.rft.buffer.batch_size": 4})
     assert (run, here) == (f"{Path.cwd().name}/train", [["recipe=train"]])
     made = written()
-    assert made["buffer"]["explorer_input"]["default_reward_fn_type"] == "tests.commands.test_training:score"
+    assert made["buffer"]["explorer_input"]["default_reward_fn_type"] == name_of(score, "reward")
     assert (made["buffer"]["total_steps"], made["seed"], made["trainer"]["save_interval"]) == (50, 3, 25)
     assert (made["algorithm"]["optimizer"]["lr"], made["algorithm"]["algorithm_type"]) == (1e-3, "grpo")
     assert made["stages"] == [{"stage_name": "rft", "buffer": {"batch_size": 4}}]
     before = Path("conf/recipe/train.yaml").read_bytes()
     assert ouroboros.check("train", data=False, call=False).problems == []
-    ouroboros.train(tiny_model, iter(ROWS), [score], steps=50, seed=3, trainer={"save_interval": 25},
+    ouroboros.train(MODEL, iter(ROWS), [score], steps=50, seed=3, trainer={"save_interval": 25},
                     **{"algorithm.optimizer.lr": 1e-3, "stages.rft.buffer.batch_size": 4})
     assert Path("conf/recipe/train.yaml").read_bytes() == before
 
 
-def test_arguments_are_settings_of_a_recipe(here, tiny_model, unmeasured):
-    def asks(prompt, task):
-        yield prompt
+def test_arguments_are_settings_of_a_recipe(here, unmeasured):
+    def stock(fruit: str) -> int:
+        """How many pieces of a fruit are left."""
+        return len(fruit)
 
-    shown = [{"prompt": row["question"], "completion": f"It is {row['answer']}, as one counts on from there, one by one."}
-             for row in ROWS]
-    ouroboros.train(tiny_model, ROWS, [score, "accuracy_reward"], {"algorithm_type": "rloo", "repeat_times": 4},
-                    eval_data=ROWS[:8], sft_data=shown, workflow=asks, tools=["my_tools:stock"], name="two")
+    shown = [{"prompt": row["question"], "completion": f"It is {row['answer']}, as one counts on from there, one by "
+              "one."} for row in ROWS]
+    ouroboros.train(MODEL, ROWS, [score, "accuracy_reward"], {"algorithm_type": "rloo", "repeat_times": 4},
+                    eval_data=ROWS[:8], sft_data=shown, tools=stock, name="two")
     made = written("two")
     source = made["buffer"]["explorer_input"]
-    assert source["default_reward_fn_type"] == ["tests.commands.test_training:score", "accuracy_reward"]
-    assert source["default_workflow_type"].startswith("functions.asks_")
+    assert source["default_reward_fn_type"] == [name_of(score, "reward"), "accuracy_reward"]
+    assert source["default_workflow_type"] == "tool_call_workflow"
     assert [one["workflow_args"]["tools"] for one in (source["taskset"], *source["eval_tasksets"])] == [
-        ["my_tools:stock"]] * 2
+        [name_of(stock, "tools")]] * 2
     assert source["eval_tasksets"][0]["path"] == stored(ROWS[:8], "eval_data")
     assert source["taskset"]["path"] == stored(ROWS, "data")
     assert (made["algorithm"]["algorithm_type"], made["algorithm"]["repeat_times"]) == ("rloo", 4)
@@ -120,9 +122,9 @@ def test_arguments_are_settings_of_a_recipe(here, tiny_model, unmeasured):
 @pytest.mark.parametrize(("more", "key"), [
     ({"steps": 0}, "buffer.total_steps"), ({"algorithm": "grop"}, "algorithm.algorithm_type"),
     ({"algorithm.optimiser.lr": 1e-5}, "algorithm.optimiser"), ({"stps": 3}, "stps")])
-def test_a_setting_that_is_wrong_is_the_problem_that_the_command_reports(here, tiny_model, unmeasured, more, key):
+def test_a_setting_that_is_wrong_is_the_problem_that_the_command_reports(here, unmeasured, more, key):
     with pytest.raises(ConfigError) as refused:
-        ouroboros.train(tiny_model, ROWS, score, **more)
+        ouroboros.train(MODEL, ROWS, score, **more)
     assert [problem.key for problem in refused.value.problems] == [key]
     wording(str(refused.value), key)
 
@@ -134,10 +136,10 @@ def test_a_setting_that_is_wrong_is_the_problem_that_the_command_reports(here, t
     ({"algorithm": "dpo"}, DataError, ["dpo"]), ({"stages.rtf.seed": 2}, ConfigError, ["rft"]),
     ({"trainer": {"save_interval": score}}, ConfigError, ["trainer"]), ({"name": "mine"}, ConfigError, ["mine.yaml"]),
     ({"sft_data": ROWS}, DataError, ["sft_data"]), ({"model": {"model_path": "x", "dtyp": 1}}, ConfigError, ["dtyp"])])
-def test_what_train_cannot_write_is_refused(here, tiny_model, unmeasured, arguments, error, words):
+def test_what_train_cannot_write_is_refused(here, unmeasured, arguments, error, words):
     Path("conf/recipe").mkdir(parents=True)
     Path("conf/recipe/mine.yaml").write_text("# @package _global_\nseed: 2\n")
     with pytest.raises(error) as refused:
-        ouroboros.train(**{"model": tiny_model, "data": ROWS, "reward": score} | arguments)
+        ouroboros.train(**{"model": MODEL, "data": ROWS, "reward": score} | arguments)
     wording(str(refused.value), *words)
     assert here == []

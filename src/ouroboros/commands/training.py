@@ -6,6 +6,7 @@ data/ and functions modules in functions/, named after their content: equal ones
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ from ouroboros.pipeline.store.errors import ConfigError, DataError
 MARK = "# Written by ouroboros.train; its next call with this name writes it again. To keep changes, copy the file."
 INPUT = "buffer.explorer_input"
 KINDS = {"demonstrations": "sft", "pairs": "dpo", "texts": "cpt"}  # what an algorithm trains on -> the kind of a Guess
-Row = Mapping[str, Any]
 Functions = str | Callable | Sequence[str | Callable]
 
 
@@ -42,7 +42,8 @@ def write_recipe(model: Any, data: Any, reward: Functions | None, algorithm: Any
     file = Path("conf", "recipe", f"{run['name']}.yaml")
     if file.exists() and not file.read_text(encoding="utf-8").startswith(MARK):
         raise ConfigError(f'{file} was not written by train, which would replace it. Give the run another name="…".')
-    sections = {"model": model if isinstance(model, Mapping) else {"model_path": os.fspath(model)},
+    path = None if isinstance(model, Mapping) else os.path.expanduser(os.fspath(model))
+    sections = {"model": {"model_path": path} if path else model,
                 "algorithm": algorithm if isinstance(algorithm, Mapping) else {"algorithm_type": algorithm}}
     kind = KINDS.get(algorithms.facts(sections["algorithm"].get("algorithm_type", "grpo")).data, "rft")
     names = {"reward": _names(reward, "reward"), "tools": _names(tools, "tools"),
@@ -50,11 +51,13 @@ def write_recipe(model: Any, data: Any, reward: Functions | None, algorithm: Any
     keys = {"prompt_key": prompt_key, "response_key": response_key}
     found, said = _guessed(data, sections["model"], kind, bool(names["reward"]), keys, eval_data is not None)
     made = OmegaConf.create(rendered(found, said)["conf/recipe/project.yaml"])
+    for note in found.notes:
+        print(f"ouro: {note}", file=sys.stderr)
     handed = _handed(found, names, steps, eval_data) | _warmup(made, sft_data, said["warmup_lr"])
     for key, value in [*handed.items(), *sections.items(), *run.items()]:
         _set(made, key, value)
-    lines = [MARK, f"# {said['rows']} rows, {said['parameters']}", *(f"# {note}" for note in found.notes)]
-    text = "\n".join(["# @package _global_", *lines, OmegaConf.to_yaml(made)])
+    notes = [f"{said['rows']} rows, {said['parameters']}", *found.notes]
+    text = "\n".join([MARK, "# @package _global_", *(f"# {note}" for note in notes), OmegaConf.to_yaml(made)])
     files.write_atomic(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return run["name"]
 
@@ -69,11 +72,7 @@ def _guessed(data: Any, model: Mapping[str, Any], kind: str, rewarded: bool, key
     """Returns what the rows are, and the variables of the template of a recipe. kind: of the Guess that is needed.
     rewarded: by functions of the user's. evaluated: on rows that are given apart."""
     path = stored(data, "data")
-    config, problems = schema.read({"model": model, "buffer": {"explorer_input": {"taskset": {"path": path}}}}, Config)
-    if problems:
-        raise ConfigError.of(TITLE, problems)
-    config = files_here(config)
-    drawn = project_data.read(config.buffer.explorer_input.taskset.path)
+    config, drawn = _read(path, model)
     rows = drawn.drawn.rows
     found = judged(rows, **keys) if rewarded and kind == "rft" else guess(rows, named=drawn.drawn.named, **keys)
     if found.kind != kind:
@@ -90,6 +89,15 @@ def _guessed(data: Any, model: Mapping[str, Any], kind: str, rewarded: bool, key
     return found, said
 
 
+def _read(path: str, model: Mapping[str, Any] = {}) -> tuple[Config, project_data.Data]:
+    """Returns the settings of a model, with its directory, and a sample of rows, which are fetched from the hub."""
+    config, problems = schema.read({"model": model, "buffer": {"explorer_input": {"taskset": {"path": path}}}}, Config)
+    if problems:
+        raise ConfigError.of(TITLE, problems)
+    config = files_here(config)
+    return config, project_data.read(config.buffer.explorer_input.taskset.path)
+
+
 def _handed(found: Guess, names: dict[str, Any], steps: int | None, eval_data: Any) -> dict[str, Any]:
     """Returns the settings that arguments of `train` mean, by dotted key. names: of functions."""
     made: dict[str, Any] = {} if steps is None else {"buffer.total_steps": steps}
@@ -100,7 +108,7 @@ def _handed(found: Guess, names: dict[str, Any], steps: int | None, eval_data: A
         made[f"{INPUT}.default_workflow_type"] = workflow or "tool_call_workflow"
     if eval_data is not None:
         path = stored(eval_data, "eval_data")
-        form = found.format if found.kind == "rft" else judged(project_data.read(path).drawn.rows).format
+        form = found.format if found.kind == "rft" else judged(_read(path)[1].drawn.rows).format
         made[f"{INPUT}.eval_tasksets"] = [
             {"name": "test", "path": path, "format": form, "repeat_times": 4, "limit": 256}]
     if tools:
@@ -113,13 +121,13 @@ def _warmup(made: Any, sft_data: Any, rate: str) -> dict[str, Any]:
     if sft_data is None:
         return {}
     path = stored(sft_data, "sft_data")
-    shown = guess(project_data.read(path).drawn.rows)
+    shown = guess(_read(path)[1].drawn.rows)
     if shown.kind != "sft" or shown.convert:
         raise DataError(f"sft_data: {shown.notes[0]}; needed demonstrations: prompt and completion, or messages.")
     sft = {"stage_name": "sft", "algorithm": {"algorithm_type": "sft", "optimizer": {"lr": float(rate)}},
            "buffer": {"total_epochs": 1,
                       "trainer_input": {"experience_buffer": {"path": path, "format": shown.format}}}}
-    return {"stages": [sft, *made.stages]}
+    return {"stages": [sft, *map(dict, made.stages)]}
 
 
 def _set(made: Any, key: str, value: Any) -> None:
