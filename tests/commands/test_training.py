@@ -134,7 +134,7 @@ def test_a_setting_that_is_wrong_is_the_problem_that_the_command_reports(here, u
     ({"prompt_key": "quetsion"}, DataError, ["question"]),
     ({"reward": None, "data": [{"question": "a?", "answer": f"w{at}"} for at in range(9)]}, ConfigError, ["reward"]),
     ({"algorithm": "dpo"}, DataError, ["dpo"]), ({"stages.rtf.seed": 2}, ConfigError, ["rft"]),
-    ({"trainer": {"save_interval": score}}, ConfigError, ["trainer"]), ({"name": "mine"}, ConfigError, ["mine.yaml"]),
+    ({"trainer": {"save_interval": {1}}}, ConfigError, ["trainer"]), ({"name": "mine"}, ConfigError, ["mine.yaml"]),
     ({"sft_data": ROWS}, DataError, ["sft_data"]), ({"model": {"model_path": "x", "dtyp": 1}}, ConfigError, ["dtyp"])])
 def test_what_train_cannot_write_is_refused(here, unmeasured, arguments, error, words):
     Path("conf/recipe").mkdir(parents=True)
