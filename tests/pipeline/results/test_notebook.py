@@ -131,6 +131,7 @@ def test_functions_do_what_their_commands_do(here, monkeypatch):
     run = ouroboros.runs()[0]
     plan = here.root / "runs" / run / "plan.json"
     files.write_json(plan, files.read_json(plan) | {"overrides": ["seed=2"]})
+    (plan.parent / "config.yaml").write_text("seed: 2\n")
     assert ouroboros.evaluate(run, [0, 50]) == run
     assert asked == [["seed=2", "mode=bench", "explorer.bench_steps=[0,50]"]]
     compared = ouroboros.compare(run)
