@@ -159,7 +159,7 @@ def _place(whole: dict[str, Any], override: Any) -> tuple[str | None, list[Probl
     key, value = override.key_or_group, override.value()
     shown = secrets.typed(override.input_line.lstrip("+"))
     if key.startswith("stages."):
-        key, wrong = _of_stage(stage_names(whole["stages"]), key, shown)
+        key, wrong = of_stage(stage_names(whole["stages"]), key, shown)
     else:
         wrong = [Problem(f"'{shown}'", why) for why in filter(None, [_lacking(whole, key)])]
     if wrong:
@@ -168,7 +168,7 @@ def _place(whole: dict[str, Any], override: Any) -> tuple[str | None, list[Probl
     return None if misfits else key, misfits
 
 
-def _of_stage(names: list[str], key: str, shown: str) -> tuple[str, list[Problem]]:
+def of_stage(names: list[str], key: str, shown: str) -> tuple[str, list[Problem]]:
     """Returns `stages.<index>.key` for `stages.<name>.key`, and why that is none. names: of the stages."""
     _, name, *path = key.split(".")
     if name in names and not path:

@@ -118,7 +118,7 @@ def _joined(*parts: Any, by: str = "  ") -> str:
 
 
 class Bar:
-    """Shows progress over `total` units of work: a bar on a terminal, else a line about every ten seconds.
+    """Shows progress over `total` units of work: a bar on a terminal and in a notebook, else a line about every 10 s.
 
     unit: plural noun ("steps", "rows"). done: units completed before. Also a context manager.
     """
@@ -126,7 +126,7 @@ class Bar:
     def __init__(self, total: int, unit: str, label: str, done: int = 0):
         self.total, self.unit, self.label, self.done = total, unit, label, done
         self._last_line = float("-inf")
-        self._bar = self._make_bar() if sys.stderr.isatty() else None
+        self._bar = self._make_bar() if sys.stderr.isatty() or "ipykernel" in sys.modules else None
 
     def _make_bar(self):
         from tqdm import tqdm

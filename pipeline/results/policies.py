@@ -1,8 +1,10 @@
 """Which steps' weights the training stages of a run keep, as `ouro weights` shows them."""
 
+from pathlib import Path
+
 from tabulate import tabulate
 
-from ouroboros.pipeline.job.policies import kept, size
+from ouroboros.pipeline.job.policies import kept, rebuild, size
 from ouroboros.pipeline.results.sweep_view import SweepView
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store import files, versions
@@ -37,6 +39,16 @@ def choose_stage(shown: View, name: str | None) -> Node:
         raise DataError(f"weights of steps: {which}.{nearest(name, able) if name else ''} Stages that do, for --stage: "
                         f"{', '.join(able) or 'none'}.")
     return able[wanted]
+
+
+def directory(run: View, stage: Node, step: int | None) -> Path:
+    """Returns a model directory of a step's weights, the last kept one by default; makes it once, below the run's."""
+    step = step if step is not None else kept(stage.directory)[-1].step
+    out = run.path / "policies" / f"{stage.directory.name}-step={step}"
+    if not out.exists():
+        out.parent.mkdir(exist_ok=True)
+        rebuild(stage.directory, step, out)
+    return out
 
 
 def table(stage: Node) -> str:

@@ -1,17 +1,24 @@
-"""Ouroboros from Python: runs and their tables, checks, runs, rewards (docs/sql.md)."""
+"""Ouroboros from Python: training, runs and their tables, checks, rewards (docs/python.md)."""
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import click
     import duckdb
+    import pandas as pd
 
     from ouroboros.pipeline.check.report import Report
 
-__all__ = ["Reward", "Tables", "check", "reward", "run", "runs", "tables"]
+__all__ = ["Reward", "Run", "Tables", "check", "compare", "evaluate", "export", "init", "replay", "reward", "run",
+           "runs", "serve", "tables", "train"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]  # without the packages that are imported meanwhile
 
 
 class Tables(Mapping):
@@ -56,14 +63,100 @@ class Reward(float):
         return Reward, (self.components,)
 
 
-def runs(root: str | Path = ".") -> list[str]:
-    """Returns the names of runs and sweeps, `project/name`, the one launched last first.
+class Run(str):
+    """A run or sweep: the text `project/name`, which every function and command takes, with what it has made.
+
+    root: the directory that holds runs/ and store/.
+    """
+
+    root: Path
+
+    def __new__(cls, name: str, root: str | Path = "."):
+        made = super().__new__(cls, name)
+        made.root = Path(root)
+        return made
+
+    def __reduce__(self):
+        return Run, (str(self), self.root)
+
+    @property
+    def tables(self) -> Tables:
+        """All tables, as they are now."""
+        return tables(self, self.root)
+
+    def table(self, name: str) -> "duckdb.DuckDBPyRelation":
+        """Returns one of them: `.df()` is a data frame. Raises KeyError for another name."""
+        return self.tables[name]
+
+    @property
+    def scores(self) -> "duckdb.DuckDBPyRelation":
+        """The table of evaluations: model, set, metric, value, 95% interval."""
+        return self.table("scores")
+
+    def policy(self, step: int | None = None, stage: str | None = None) -> Path:
+        """Returns a Hugging Face directory of the weights after a trainer step, by default the last that is kept.
+
+        It is made below runs/, and verified, when it is first asked for. Raises DataError for a step that is not kept.
+        """
+        from ouroboros.pipeline.results import policies
+
+        shown = policies.single(self._shown())
+        chosen = policies.choose_stage(shown, stage)
+        return policies.directory(shown, chosen, step)
+
+    def report(self) -> Path:
+        """Returns the page of the run. Raises StageError while there is none."""
+        from ouroboros.commands.result_commands import written_report
+
+        return written_report(self._shown())
+
+    def export(self, out: str | Path, stage: str | None = None, push: str | None = None) -> Path:
+        """Writes the trained model with a model card to a new directory, as `ouro export`, and returns it."""
+        from ouroboros.pipeline.results import model_export
+
+        for line in model_export.export(self._shown(), Path(out), stage, push):
+            print(line)
+        return Path(out)
+
+    def _shown(self):
+        from ouroboros.pipeline.results import sweep_view
+
+        return sweep_view.find(self.root, self)
+
+
+def train(model: str | os.PathLike | Mapping[str, Any], data: Any,
+          reward: str | Callable | Sequence[str | Callable] | None = None,
+          algorithm: str | Mapping[str, Any] = "grpo", *, steps: int | None = None, eval_data: Any = None,
+          sft_data: Any = None, tools: str | Callable | Sequence[str | Callable] | None = None,
+          workflow: str | Callable | None = None, prompt_key: str | None = None, response_key: str | None = None,
+          **settings: Any) -> Run:
+    """Trains a model on rows, as `ouro run` of the recipe conf/recipe/NAME.yaml that this writes, and returns the run.
+
+    model: a directory, an id of the hub, a GGUF file, or the section `model`. data, eval_data, sft_data: a list of
+    dicts, a table (pandas, pyarrow, polars), a datasets.Dataset, a path or an id of the hub; the last two are
+    evaluated, and imitated before. reward: functions as of docs/own-rewards.md, or their names; needed unless answers
+    are numbers or formulas. algorithm: a name, or the section. steps: of the optimizer; by default the passes over the
+    rows that init chooses. tools, workflow: functions, as of docs/tools.md and docs/workflows.md. prompt_key,
+    response_key: columns of data, where their names do not tell. settings: any others, by name (`seed=2`,
+    `trainer={"save_interval": 10}`) or dotted (`**{"algorithm.optimizer.lr": 1e-5}`); they take precedence.
+
+    Raises ConfigError and DataError for what cannot be run, before a stage starts. Blocks as `run` does; the same call
+    continues, and does nothing once all is made.
+    """
+    from ouroboros.commands.training import write_recipe
+
+    return run(write_recipe(model, data, reward, algorithm, steps, eval_data, sft_data, tools, workflow, prompt_key,
+                            response_key, settings))
+
+
+def runs(root: str | Path = ".") -> list[Run]:
+    """Returns the runs and sweeps, `project/name`, the one launched last first.
 
     root: where `runs/` and `store/` are (checkpoint_root_dir).
     """
     from ouroboros.pipeline.results.sweep_view import known
 
-    return [shown.run for shown in known(Path(root))]
+    return [Run(shown.run, root) for shown in known(Path(root))]
 
 
 def tables(name: str | None = None, root: str | Path = ".") -> Tables:
@@ -90,8 +183,8 @@ def check(recipe: str | None = None, *overrides: str, data: bool = True, call: b
     return report_on(_words(recipe, overrides), data=data, call=call)
 
 
-def run(recipe: str | None = None, *overrides: str, snakemake: tuple[str, ...] = ()) -> str:
-    """Makes every stage that is not complete, as `ouro run` does, and returns the name of the run, `project/name`.
+def run(recipe: str | None = None, *overrides: str, snakemake: tuple[str, ...] = ()) -> Run:
+    """Makes every stage that is not complete, as `ouro run` does, and returns the run.
 
     snakemake: arguments for it. Raises ConfigError for problems of the recipe, StageError when a stage fails; what
     failed, its log and the command to continue are printed. Blocks until the end; Ctrl-C (or the notebook's interrupt)
@@ -106,7 +199,77 @@ def run(recipe: str | None = None, *overrides: str, snakemake: tuple[str, ...] =
     if code:
         raise StageError(f"the run ended with exit code {code}; the lines above say why.")
     config = compose(words)
-    return f"{config.project}/{config.name}"
+    return Run(f"{config.project}/{config.name}", config.checkpoint_root_dir)
+
+
+def init(directory: str | Path, *, template: str | None = None, data: str | Path | None = None,
+         model: str | Path | None = None, **keys: str) -> Path:
+    """Writes a project directory, as `ouro init`, and returns it. keys: columns of the data, prompt_key and others."""
+    from ouroboros.commands.cli import init
+
+    columns = dict.fromkeys(("prompt_key", "response_key", "chosen_key", "rejected_key")) | keys
+    _call(init, directory=Path(directory), name=None, template=template, data=data and str(data),
+          model=model and str(model), **columns)
+    return Path(directory)
+
+
+def evaluate(name: str, steps: Sequence[int], root: str | Path = ".") -> Run:
+    """Evaluates the weights that a run had after these trainer steps, as `ouro evaluate`; the table is `scores`."""
+    from ouroboros.commands.store_commands import evaluate
+
+    _call(evaluate, name=name, root=Path(root), steps=",".join(map(str, steps)), profile=None)
+    return Run(name, root)
+
+
+def compare(*names: str, metric: str | None = None, root: str | Path = ".") -> "pd.DataFrame":
+    """Returns a row for each run, the best first: what differs between them, and their scores, as `ouro compare`.
+
+    names: of runs or sweeps; without any, the points of the latest sweep, else all runs. metric: by default accuracy.
+    """
+    import pandas as pd
+
+    from ouroboros.commands.result_commands import to_compare
+    from ouroboros.pipeline.results.compare import answer, compared, metric_of
+
+    shown = to_compare(Path(root), names)
+    found = answer(compared(shown, chosen := metric or metric_of(shown)), chosen)
+    return pd.DataFrame(found.rows, columns=found.columns)
+
+
+def replay(name: str, *overrides: str, step: int | None = None, stage: str | None = None,
+           root: str | Path = ".") -> "pd.DataFrame":
+    """Applies other algorithms to a stored train batch, as `ouro replay`; returns a row for each, with advantages, loss
+    and gradient. overrides: `algorithm=NAME` or `algorithm.KEY=VALUE` each. Raises StageError where the numbers of the
+    run itself are not found again.
+    """
+    import pandas as pd
+
+    from ouroboros.pipeline.results import counterfactual, policies, sweep_view
+    from ouroboros.pipeline.store.errors import StageError
+
+    shown = policies.single(sweep_view.find(Path(root), name))
+    chosen = counterfactual.choose_stage(shown, stage)
+    found = counterfactual.ask(counterfactual.prepare(shown, chosen, step, [*overrides]))
+    if not counterfactual.is_faithful(found["proof"]):
+        raise StageError("\n".join(counterfactual.proof_lines(found["proof"])))
+    return pd.DataFrame.from_dict(found["rows"], orient="index")
+
+
+def serve(model: str, *overrides: str, stage: str | None = None, engine: str | None = None, host: str = "127.0.0.1",
+          port: int = 8000, token_env: str | None = None, record: str | Path | None = None,
+          root: str | Path = ".") -> None:
+    """Answers clients of OpenAI and Anthropic with a model, or that of a run, as `ouro serve`, until interrupted."""
+    from ouroboros.commands.agent_commands import serve
+
+    _call(serve, model=model, overrides=[*overrides], root=Path(root), stage=stage, engine=engine, token=False,
+          token_env=token_env, without_feedback="keep", host=host, port=port, record=record and Path(record),
+          per_step=32, wait=3600.0)
+
+
+def export(name: str, out: str | Path, stage: str | None = None, push: str | None = None,
+           root: str | Path = ".") -> Path:
+    """Writes the trained model of a run with a model card to a new directory, as `ouro export`, and returns it."""
+    return Run(name, root).export(out, stage, push)
 
 
 def reward(name: str, **arguments: Any) -> Callable[[str, str], Reward]:
@@ -123,6 +286,21 @@ def reward(name: str, **arguments: Any) -> Callable[[str, str], Reward]:
         sys.path.append(os.getcwd())
     rewarded = of_texts(name, arguments)
     return lambda response, answer: Reward(rewarded(response, answer))
+
+
+def _call(command: "click.Command", **given: Any) -> None:
+    """Calls what a command of `ouro` calls. Raises StageError where the command would exit with another code than 0."""
+    import click
+
+    from ouroboros.pipeline.store.errors import ConfigError, StageError
+
+    assert command.callback
+    try:
+        code = command.callback(**given)
+    except click.UsageError as error:
+        raise ConfigError(error.message) from error
+    if code:
+        raise StageError(f"it ended with exit code {code}; the lines above say why.")
 
 
 def _words(recipe: str | None, overrides: tuple[str, ...]) -> list[str]:

@@ -2,13 +2,19 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ouroboros.commands.config_commands import HERE, PATH, names, names_or_keys, words
 from ouroboros.commands.process_commands import name_and_overrides
 from ouroboros.pipeline.store.errors import DataError, QueryError, StageError
+
+if TYPE_CHECKING:
+    from ouroboros.pipeline.results.sweep_view import SweepView
+    from ouroboros.pipeline.results.view import View
 
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
 RUNS = words("runs", "[RUN]...", names)
@@ -75,13 +81,17 @@ def report(runs, root, browse):
     from ouroboros.pipeline.results import sweep_view
 
     for name in runs or [None]:
-        shown = sweep_view.find(root, name)
-        if not shown.report.exists():
-            raise StageError(f"{shown.run} has no report yet ({shown.report} does not exist). `ouro status "
-                             f"{shown.run}` shows how far it is; `ouro run` with the same overrides completes it.")
-        print(shown.report)
-        if browse and not webbrowser.open(shown.report.resolve().as_uri()):
+        print(page := written_report(sweep_view.find(root, name)))
+        if browse and not webbrowser.open(page.resolve().as_uri()):
             print("ouro: no browser was found here; open the file by hand.", file=sys.stderr)
+
+
+def written_report(shown: "View | SweepView") -> Path:
+    """Returns the page of a run or sweep. Raises StageError while there is none."""
+    if not shown.report.exists():
+        raise StageError(f"{shown.run} has no report yet ({shown.report} does not exist). `ouro status {shown.run}` "
+                         "shows how far it is; `ouro run` with the same overrides completes it.")
+    return shown.report
 
 
 @click.command()
@@ -100,13 +110,7 @@ def compare(names, root, metric, form):
     from ouroboros.pipeline.results.compare_page import write
     from ouroboros.pipeline.store.files import near
 
-    known = [] if names else sweep_view.known(root)
-    sweeps = [one for one in known if isinstance(one, sweep_view.SweepView)]
-    shown = [sweep_view.find(root, name) for name in names] or sweeps[:1] or known
-    if twice := [one.run for one in shown if [other.run for other in shown].count(one.run) > 1]:
-        raise DataError(f"{twice[0]} is named twice; needed different runs or sweeps.")
-    if not shown:
-        raise DataError(f"no run below {root / 'runs'}. Start some with `ouro run`, or a sweep with `ouro run -m`.")
+    shown = to_compare(root, names)
     rows = compared(shown, metric := metric or metric_of(shown))
     found = answer(rows, metric)
     print(query.show(rounded(found) if form == "table" else found, form))
@@ -116,6 +120,20 @@ def compare(names, root, metric, form):
     if len(shown) == 1 and isinstance(shown[0], sweep_view.SweepView):
         write(shown[0], rows, metric)
         print(f"picture: {near(shown[0].report)}", file=sys.stderr)
+
+
+def to_compare(root: Path, names: Sequence[str]) -> "list[View | SweepView]":
+    """Returns the named runs and sweeps, by default the latest sweep, else all runs. Raises DataError without any."""
+    from ouroboros.pipeline.results import sweep_view
+
+    known = [] if names else sweep_view.known(root)
+    sweeps = [one for one in known if isinstance(one, sweep_view.SweepView)]
+    shown = [sweep_view.find(root, name) for name in names] or sweeps[:1] or known
+    if twice := [one.run for one in shown if [other.run for other in shown].count(one.run) > 1]:
+        raise DataError(f"{twice[0]} is named twice; needed different runs or sweeps.")
+    if not shown:
+        raise DataError(f"no run below {root / 'runs'}. Start some with `ouro run`, or a sweep with `ouro run -m`.")
+    return shown
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""`import ouroboros`: the page docs/sql.md, and what its functions return and refuse."""
+"""`import ouroboros`: the page docs/python.md, and what its functions return and refuse."""
 
 import pickle
 import re
@@ -8,11 +8,12 @@ import pytest
 
 import ouroboros
 from ouroboros.commands.run import invoke
-from ouroboros.pipeline.store.errors import ConfigError, DataError, QueryError, StageError
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import ConfigError, DataError, OuroError, QueryError, StageError
 from ouroboros.pipeline.store.files import HOME
 
-PAGE = (HOME / "docs" / "sql.md").read_text()
-BLOCKS = re.findall(r"(<!-- not run.*-->\n)?```python\n(.*?)```", PAGE, re.S)
+PAGE = (HOME / "docs" / "python.md").read_text()
+BLOCKS = re.findall(r"(<!-- not run[^\n]*-->\n)?```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture
@@ -24,11 +25,11 @@ def here(run, monkeypatch):
 
 
 def test_the_page_runs_from_top_to_bottom(here, capsys):
-    assert [bool(kept) for kept, _ in BLOCKS] == [False, False, False, False, True]
+    assert [bool(kept) for kept, _ in BLOCKS] == [True, True, False, False, False, False]
     names: dict = {}
     for kept, block in BLOCKS:
         if not kept:
-            exec(compile(block, "docs/sql.md", "exec"), names)
+            exec(compile(block, "docs/python.md", "exec"), names)
     assert len(names["per_version"]) > 0
     assert names["report"].problems == []
     assert (names["judge"]("\\boxed{42}", "42"), names["strict"]("<answer>7</answer>", "7")) == (1.0, 0.5)
@@ -108,3 +109,38 @@ def test_run_returns_the_name_or_raises(tmp_path, monkeypatch):
     with pytest.raises(StageError):
         ouroboros.run(snakemake=("-n",))
     assert asked == [(["recipe=countdown", "name=again"], []), ([], ["-n"])]
+
+
+def test_a_run_is_its_name_with_what_it_has_made(here):
+    run = ouroboros.Run(ouroboros.runs()[0])
+    assert (type(ouroboros.runs()[0]), f"{run}") == (ouroboros.Run, run)
+    assert run.table("steps").df().equals(ouroboros.tables(run)["steps"].df())
+    assert run.scores.fetchall() == run.tables["scores"].fetchall()
+    kept = pickle.loads(pickle.dumps(ouroboros.Run(run, here.root)))
+    assert (kept, kept.root) == (run, here.root)
+    with pytest.raises(StageError):
+        run.report()
+    for call in (run.policy, lambda: run.export("out"), lambda: ouroboros.export(run, "out", stage="nothing")):
+        with pytest.raises(DataError):
+            call()
+
+
+def test_functions_do_what_their_commands_do(here, monkeypatch):
+    asked = []
+    monkeypatch.setattr(invoke, "run", lambda words, extra, **_: asked.append(words) or 0)
+    run = ouroboros.runs()[0]
+    plan = here.root / "runs" / run / "plan.json"
+    files.write_json(plan, files.read_json(plan) | {"overrides": ["seed=2"]})
+    (plan.parent / "config.yaml").write_text("seed: 2\n")
+    assert ouroboros.evaluate(run, [0, 50]) == run
+    assert asked == [["seed=2", "mode=bench", "explorer.bench_steps=[0,50]"]]
+    compared = ouroboros.compare(run)
+    assert [*compared["run"]] == [run]
+    assert {"value", "low", "high"} <= {*compared.columns}
+    assert (ouroboros.init("mine", template="math") / "conf/recipe/project.yaml").exists()
+    with pytest.raises(OuroError):
+        ouroboros.init("mine", template="math")
+    with pytest.raises(DataError):
+        ouroboros.replay(run, "algorithm=rloo", stage="nothing")
+    with pytest.raises(ConfigError):
+        ouroboros.serve("http://127.0.0.1:1/v1", stage="rft")

@@ -58,7 +58,8 @@ class Guess:
     reward: its function (rft). demonstrated: the column whose length is the response length. warmup: the column
     of solutions for an sft stage before rft. convert: rewrites a row where stages cannot read the file directly, and
     raises an error for one that is to be left out. is_choice: whether answers are letters of choices. is_list: whether
-    an answer is a list of those that count.
+    an answer is a list of those that count. reasons: whether a reply may work out its answer first, so that the answers
+    do not tell its length.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class Guess:
     convert: Callable[[Row], Row] | None = None
     is_choice: bool = False
     is_list: bool = False
+    reasons: bool = False
 
 
 @dataclass
@@ -100,10 +102,7 @@ def guess(rows: Sequence[Row], prompt_key: str | None = None, response_key: str 
     columns, if names and values are ambiguous."""
     table = _table(rows)
     drawn = Sampled(rows, table, named)
-    for option, key in (("--prompt-key", prompt_key), ("--response-key", response_key), ("--chosen-key", chosen_key),
-                        ("--rejected-key", rejected_key)):
-        if key is not None and key not in table:
-            raise _unclear(table, f"{option} {key}: no row has it.{nearest(key, table)}")
+    _require(table, prompt_key=prompt_key, response_key=response_key, chosen_key=chosen_key, rejected_key=rejected_key)
     pair = [] if response_key else _pair(table, (chosen_key, rejected_key))
     if pair:
         found = _pairs(drawn, prompt_key or _named(PROMPTS, table) or pair[0], *pair)
@@ -111,8 +110,7 @@ def guess(rows: Sequence[Row], prompt_key: str | None = None, response_key: str 
             _choices(drawn) or _written_otherwise(drawn)))):
         return other
     else:
-        chats = [name for name in table if drawn.mostly(name, _has_roles) and name != TOOLS]
-        prompt = prompt_key or (chats[0] if len(chats) == 1 else _named(PROMPTS, table, rows=len(rows)))
+        prompt = prompt_key or _prompt(drawn)
         answer = response_key or _named(ANSWERS, table, but=prompt, rows=len(rows))
         found = _of_columns(drawn, prompt, answer)
     if TOOLS in table and found.format.get("prompt_type") == "messages":
@@ -121,6 +119,35 @@ def guess(rows: Sequence[Row], prompt_key: str | None = None, response_key: str 
                                                      *([TOOLS] * ("prompt_type" in found.format)))}
     found.notes += _unused(rows, used)
     return found
+
+
+def judged(rows: Sequence[Row], prompt_key: str | None = None, response_key: str | None = None) -> Guess:
+    """Infers the prompt of tasks whose reward is the user's function, which takes columns by name, and the answer if
+    there is one. Raises DataError, with all columns, where none is named as a prompt."""
+    table = _table(rows)
+    drawn = Sampled(rows, table, _by_position)
+    _require(table, prompt_key=prompt_key, response_key=response_key)
+    if (prompt := prompt_key or _prompt(drawn)) is None:
+        raise _unclear(table, f"which column is the prompt? None is called {', '.join(PROMPTS)}.")
+    answer = response_key or _named(ANSWERS, table, but=prompt, rows=len(rows)) or prompt
+    columns = _messages(prompt) if drawn.mostly(prompt, _has_roles) else {"prompt_key": prompt}
+    columns |= {"response_key": answer} | ({"solution_key": None} if "solution" in table else {})
+    said = f"prompt {prompt}, " + (f"answer {answer}" if answer != prompt else "no answer")
+    return Guess(TASKS, columns, [f"tasks: {said}"], "reward", demonstrated=answer,
+                 reasons=answer == prompt or drawn.mostly(answer, lambda value: bool(GRADED.search(_text(value)))))
+
+
+def _require(table: Table, **keys: str | None) -> None:
+    """Raises DataError for a column that no row has. keys: as the user named them."""
+    for name, key in keys.items():
+        if key is not None and key not in table:
+            raise _unclear(table, f"--{name.replace('_', '-')} {key}: no row has it.{nearest(key, table)}")
+
+
+def _prompt(drawn: Sampled) -> str | None:
+    """Returns the only column of conversations, else the one whose name is the likeliest of a prompt."""
+    chats = [name for name in drawn.table if drawn.mostly(name, _has_roles) and name != TOOLS]
+    return chats[0] if len(chats) == 1 else _named(PROMPTS, drawn.table, rows=len(drawn.rows))
 
 
 def _unused(rows: Sequence[Row], used: set[str]) -> list[str]:
@@ -179,7 +206,7 @@ def _choices(drawn: Sampled) -> Guess | None:
              f"answers: {answer} names the right choice by {how}; the reward compares letters (accuracy_reward)",
              *_unused(drawn.rows, {prompt, listed, answer.split(".")[0]})]
     return Guess(TASKS, {"prompt_key": "question", "response_key": "answer"}, notes, "accuracy_reward", "answer",
-                 convert=write, is_choice=True)
+                 convert=write, is_choice=True, reasons=True)
 
 
 def _written_otherwise(drawn: Sampled) -> Guess | None:
@@ -245,7 +272,7 @@ def _answered(drawn: Sampled, prompt: str, answer: str, columns: dict[str, Any])
     if answer == prompt:
         what = "conversations" if "prompt_type" in columns else "prompts"
         return Guess(TASKS, columns, [f"{what} without answers: {prompt}; the reward is yours to write in reward.py"],
-                     "reward:score")
+                     "reward:score", reasons=True)
     if answer != "label" and "label" in table and all(isinstance(value, bool) for value in table["label"]):
         raise _unclear(table, f"label says which texts of {answer} are good; all of them would teach the bad ones too. "
                        "Keep the rows whose label is true, or write pairs (chosen, rejected).")
@@ -273,7 +300,7 @@ def _answered(drawn: Sampled, prompt: str, answer: str, columns: dict[str, Any])
         notes.append(f"demonstrations: {worked}, for a warmup (stage sft) before rft")
     useless = drawn.odd(answer, lambda value: bool(_text(value)) and not (graded and unmatched(_text(value))))
     return Guess(TASKS, tasks, notes, "accuracy_reward" if graded else "reward:score", worked or answer, worked,
-                 partial(with_truth, prompt, answer, graded) if useless else None)
+                 partial(with_truth, prompt, answer, graded) if useless else None, reasons=graded)
 
 
 # ------------------------------------------------------------------------------------------------- columns and values
@@ -333,4 +360,4 @@ def _unclear(table: Table, why: str) -> DataError:
     shown = [f"  {name}: {' '.join(str(values[0]).split())}"[:100] for name, values in table.items()]
     return DataError("\n".join([why, "Columns, each with a value:", *shown,
                                 "Name them: --prompt-key COLUMN --response-key COLUMN; of pairs --prompt-key COLUMN "
-                                "--chosen-key COLUMN --rejected-key COLUMN"]))
+                                "--chosen-key COLUMN --rejected-key COLUMN; in Python prompt_key='COLUMN' and so on"]))

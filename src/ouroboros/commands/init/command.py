@@ -70,7 +70,7 @@ def _copy(directory: Path, *template: str) -> None:
     for name in template:
         for file in (TEMPLATES / name).rglob("*.j2"):
             text = texts.get_template(str(file.relative_to(TEMPLATES))).render(
-                name=_project(directory), schema=files.CONF / "schema.json")
+                name=project_name(directory))
             (directory / file.relative_to(TEMPLATES / name)).with_suffix("").write_text(text, encoding="utf-8")
 
 
@@ -85,7 +85,7 @@ def _next(directory: Path, first: str = "ouro run") -> None:
     print(f"next: cd {shlex.quote(str(directory))} && {first}     (its README.md says more)")
 
 
-def _project(directory: Path) -> str:
+def project_name(directory: Path) -> str:
     """Returns the directory's name as the name of a project, which may contain only some characters."""
     return re.sub(r"^\W+|[^\w.,=-]", "_", directory.resolve().name)
 
@@ -95,7 +95,7 @@ def _for_data(directory: Path, source: str, model: str, keys: dict[str, str | No
     from ouroboros.pipeline.check import preflight
     from ouroboros.pipeline.check.judge import compose
 
-    written, notes = project_files(source, model, keys, _project(directory))
+    written, notes = project_files(source, model, keys, project_name(directory), directory)
     _copy(directory)
     for name, text in written.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
@@ -111,10 +111,13 @@ def _for_data(directory: Path, source: str, model: str, keys: dict[str, str | No
     return 0
 
 
-def project_files(source: str, model: str, keys: dict[str, str | None], project: str
+def project_files(source: str, model: str, keys: dict[str, str | None], project: str, directory: Path
                   ) -> tuple[dict[str, str], list[str]]:
-    """Returns the files of a project for data and a model, file name -> text, and what was guessed. Raises OuroError
-    for a model or data that cannot be used, and where columns are ambiguous."""
+    """Returns the files of a project for data and a model, file name -> text, and what was guessed.
+
+    directory: of the project; it need not exist. Raises OuroError for a model or data that cannot be used, and where
+    columns are ambiguous."""
+    from ouroboros.commands.init.recipe import relative
     from ouroboros.pipeline.plan import gguf
 
     model = os.path.expanduser(model)
@@ -124,15 +127,15 @@ def project_files(source: str, model: str, keys: dict[str, str | None], project:
                 place = gguf.directory(model, root, "auto")
             except ModelError as error:
                 raise ConfigError(f"--model {model}: {error}") from error
-            named = model if model.startswith(gguf.WHEEL) else str(Path(model).resolve())
-            return _files(source, place, named, keys, project)
+            named = model if model.startswith(gguf.WHEEL) else relative(model, directory)
+            return _files(source, place, named, keys, project, directory)
     if not Path(model).exists() and not address(model):
         raise ConfigError(f"--model {model}: no such directory. The recipe is written from a model's files: "
                           "fetch one of the hub with `hf download org/name --local-dir models/name` first.")
-    return _files(source, model, str(Path(model).resolve()), keys, project)
+    return _files(source, model, relative(model, directory), keys, project, directory)
 
 
-def _files(source: str, model: str, named: str, keys: dict[str, str | None], project: str
+def _files(source: str, model: str, named: str, keys: dict[str, str | None], project: str, directory: Path
            ) -> tuple[dict[str, str], list[str]]:
     """`project_files` for the model in a directory. named: as the recipe names it."""
     from ouroboros.commands.init import recipe
@@ -144,5 +147,5 @@ def _files(source: str, model: str, named: str, keys: dict[str, str | None], pro
         raise ConfigError(problem)
     data = read(source)
     found = guess(data.drawn.rows, named=data.drawn.named, **keys)
-    written = recipe.files_of(found, data, Path(model).resolve(), named, project)
+    written = recipe.files_of(found, data, Path(model).resolve(), named, project, directory)
     return written, [*found.notes, *([f"not used: {', '.join(unused)}"] if (unused := left_out(found, data)) else [])]

@@ -105,38 +105,38 @@ def written(guess: Guess, data: Data) -> dict[str, str]:
     """Returns the data files of the project, if it needs any: file name -> text."""
     if not (is_rewritten(guess, data) or is_parted(guess, data)):
         return {}
-    rows = _kept(guess, data, "train")
+    rows = kept(guess, data, "train")
     if is_parted(guess, data):
         parts = _parted(guess, data, rows)
     else:
         held = data.held_out if guess.reward else None  # others have no evaluation
-        parts = {CONVERTED: rows} | ({HELD_OUT: _kept(guess, data, held)} if held else {})
+        parts = {CONVERTED: rows} | ({HELD_OUT: kept(guess, data, held)} if held else {})
     return {name: "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in part)
             for name, part in parts.items()}
 
 
-def _kept(guess: Guess, data: Data, split: str) -> list[Row]:
+def kept(guess: Guess, data: Data, split: str) -> list[Row]:
     """Returns the rows of a split as the project has them, without those that cannot be written so.
 
     Raises DataError where these are more than a set may lose.
     """
-    kept, lost = [], []
+    able, lost = [], []
     for number, row in data.records(split):
         try:
-            kept.append(guess.convert(row) if guess.convert else row)
+            able.append(guess.convert(row) if guess.convert else row)
         except KeyError as error:
             lost.append((number, f"it has no {error}"))
         except (TypeError, ValueError) as error:
             lost.append((number, str(error)))
     if not lost:
-        return kept
-    every, more = len(kept) + len(lost), f" and {len(lost) - MOST_NAMED} more" * (len(lost) > MOST_NAMED)
+        return able
+    every, more = len(able) + len(lost), f" and {len(lost) - MOST_NAMED} more" * (len(lost) > MOST_NAMED)
     said = (f"{len(lost)} of {every} rows ({', '.join(number for number, _ in lost[:MOST_NAMED])}{more}); the first: "
             f"{lost[0][1]}")
     if len(lost) > ALLOWED * every:
         raise DataError(f"--from {data.path}: {said}. Allowed {ALLOWED:.0%}; correct them, or write `messages`.")
     guess.notes.append(f"left out: {said}")
-    return kept
+    return able
 
 
 def is_parted(guess: Guess, data: Data) -> bool:

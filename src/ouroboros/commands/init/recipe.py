@@ -1,6 +1,8 @@
 """Builds a recipe from a data file, its columns and a model: lengths, batches, rates, held-out set."""
 
 import json
+import math
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,61 +20,105 @@ from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.files import TEMPLATES
 from ouroboros.pipeline.store.model_engine import engine_problem
-from ouroboros.pipeline.store.model_shape import read_config
+from ouroboros.pipeline.store.model_shape import plain_config
 
-SMALL = 20_000_000  # parameters below which a model gets the learning rates of a toy
-RATES = {"rft": (5e-4, 1e-6), "sft": (1e-3, 1e-5), "dpo": (2e-4, 5e-7), "cpt": (1e-3, 1e-5)}  # of small models, others
-MOST = {"rft": 64, "sft": 64, "dpo": 32, "cpt": 16}  # rows per batch
+SMALL, MIDDLE = 20_000_000, 300_000_000  # parameters below which a model learns at the first, the second of RATES
+RATES = {"rft": (5e-4, 2e-5, 1e-6), "sft": (1e-3, 5e-5, 1e-5), "dpo": (2e-4, 1e-6, 5e-7), "cpt": (1e-3, 1e-4, 1e-5)}
+MOST, LEAST = {"rft": 64, "sft": 64, "dpo": 32, "cpt": 16}, 8  # rows of a batch
+STEPS, PASSES = (100, 300), 20  # of a run, as far as so many passes over the rows give them
+FEW = 30  # steps: with fewer a policy has hardly moved
 WORKED = 512  # tokens of a response that may reason before it answers
-BRIEF = 64  # the same for a model below SMALL, which cannot reason
+BRIEF = 64  # the same for a model below SMALL, which cannot reason, and the least for any
 OUTLIER = 4  # times the length of nearly all rows: longer ones do not set the limits
 SYSTEM = "Solve the problem step by step. End with a line that has nothing but #### and the answer: #### 42"
 OF_CHOICE = "Solve the problem step by step. End with a line that has nothing but #### and the letter: #### B"
 
 
-def files_of(guess: Guess, data: Data, model: Path, named: str, project: str) -> dict[str, str]:
+def files_of(guess: Guess, data: Data, model: Path, named: str, project: str, directory: Path) -> dict[str, str]:
     """Returns the files of the project of that name: file name -> text. Adds a note on rows that are left out.
 
-    model: its directory. named: as the recipe names it."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+    model: its directory. named: as the recipe names it. directory: of the project, from which paths are written."""
     made = written(guess, data)
     rewritten = made[CONVERTED] if is_rewritten(guess, data) else None
-    said = _facts(guess, data, model, rewritten) | {"project": project, "model": _quoted(named)}
+    path = _path(guess, data)
+    said = facts(guess, data, Model(model_path=str(model)), rewritten) | {
+        "project": project, "model": _quoted(named),
+        "path": _quoted(relative(path, directory) if path is data.path else path)}
+    return made | rendered(guess, said)
+
+
+def relative(path: str | Path, directory: Path) -> str:
+    """Returns a path as a file in `directory` names it."""
+    return os.path.relpath(Path(path).resolve(), directory.resolve())
+
+
+def rendered(guess: Guess, said: dict[str, Any]) -> dict[str, str]:
+    """Returns the files made of templates: file name -> text. said: of `facts`, and project, model, path."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     loader = FileSystemLoader(TEMPLATES / "init" / "own")
     texts = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True)
-    return made | {name.removesuffix(".j2"): texts.get_template(name).render(said) for name in texts.list_templates()
-                   if "reward" not in name or guess.reward == "reward:score"}
+    return {name.removesuffix(".j2"): texts.get_template(name).render(said) for name in texts.list_templates()
+            if "reward" not in name or guess.reward == "reward:score"}
 
 
-def _facts(guess: Guess, data: Data, model: Path, rewritten: str | None) -> dict[str, Any]:
-    """Returns the variables for the templates. rewritten: the training rows, where they are not those of the file."""
-    context = read_config(str(model), "--model").get("max_position_embeddings") or 4096
+def facts(guess: Guess, data: Data, model: Model, rewritten: str | None = None) -> dict[str, Any]:
+    """Returns what data and model decide of a recipe, with reasons, as variables of the template.
+
+    model: its section, on this machine. rewritten: the training rows, where they are not those of the file."""
+    shape = plain_config(model) or {}
+    context = shape.get("max_position_embeddings") or 4096
     plain = guess.reward == "accuracy_reward" and "prompt_type" not in guess.format
     system = (OF_CHOICE if guess.is_choice else SYSTEM) if plain and context >= 2 * WORKED else None
     prompt, response, size = _measured(guess, data, model, system, rewritten)
     if guess.kind == "cpt":
         prompt = response = min(context // 2, WORKED)  # plain text is cut into these
     small = size is not None and size.parameters < SMALL
-    response = max(response, BRIEF if small else WORKED) if guess.kind == "rft" else response or prompt
+    response, why = _response(guess, response, small) if guess.kind == "rft" else (response or prompt, "")
     response = min(response, max(context - prompt, context // 4))
+    rate = sum(size is None or size.parameters >= least for least in (SMALL, MIDDLE))
+    share = held_share(data)
+    rows = data.total if guess.kind != "rft" or data.held_out else round(data.total * (1 - share))
+    batch, epochs, steps = _steps(guess, rows)
     demonstrations = {**{key: value for key, value in guess.format.items() if key.startswith("prompt")},
                       "response_key": guess.warmup}
     shown = [f"{key}: {_quoted(value)}" for key, value in demonstrations.items()]
     columns = (f"{key}: {'null' if value is None else _quoted(value)}" for key, value in guess.format.items())
     return {
-        "guess": guess, "data": data, "path": _quoted(_path(guess, data)), "system": system,
-        "columns": f"{{{', '.join(columns)}}}", "context": context, "response": response,
+        "guess": guess, "data": data, "system": system,
+        "columns": f"{{{', '.join(columns)}}}", "context": context, "response": response, "response_is": why,
         "parameters": f"{size.parameters / 1e6:,.1f} million parameters" if size else "parameters not counted",
         "prompt": min(prompt, context - response), "prompt_is": _said_of_prompts(guess, prompt <= context - response),
-        "lr": f"{RATES[guess.kind][0 if small else 1]:.0e}", "small": small,
-        "batch": min(MOST[guess.kind], 2 ** max((data.total // 4).bit_length() - 1, 0)),
-        "test_ratio": held_share(data),
+        "lr": f"{RATES[guess.kind][rate]:.0e}", "small": small,
+        "batch": batch, "epochs": epochs, "steps": steps, "most": STEPS[1], "rows": rows,
+        "test_ratio": share,
         "held_out": "test" if _path(guess, data) == "data" else data.held_out,
-        "warmup_lr": f"{RATES['sft'][0 if small else 1]:.0e}", "warmup_columns": f"{{{', '.join(shown)}}}",
+        "warmup_lr": f"{RATES['sft'][rate]:.0e}", "warmup_columns": f"{{{', '.join(shown)}}}",
         "mode": "colocate" if gpus_here() == 1 else "both",
-        "transformers": _samples_by_transformers(guess, model, context),
+        "transformers": _samples_by_transformers(guess, shape, context),
     }
+
+
+def _response(guess: Guess, longest: int, small: bool) -> tuple[int, str]:
+    """Returns the limit on tokens of a response to a task, and why. longest: of the answers, with a quarter."""
+    if small:
+        return max(longest, BRIEF), f"the longest answer, at least {BRIEF}: a model of this size cannot reason"
+    if guess.reasons:
+        return max(longest, WORKED), "room to reason before the answer"
+    return max(4 * longest, BRIEF), f"four times the longest answer, at least {BRIEF}; more where replies are to reason"
+
+
+def _steps(guess: Guess, rows: int) -> tuple[int, int, int]:
+    """Returns rows of a batch, passes over the rows and the steps that they make: a smaller batch before more than two
+    passes. Adds a note where the steps are few."""
+    batch = min(MOST[guess.kind], 2 ** max((rows // 4).bit_length() - 1, 0))
+    while batch > LEAST and 2 * rows < STEPS[0] * batch:
+        batch //= 2
+    epochs = min(max(math.ceil(STEPS[0] * batch / rows), 1), PASSES)
+    steps = max(epochs * rows // batch, 1)
+    if steps < FEW:
+        guess.notes.append(f"{steps} steps, fewer than {FEW}, hardly change a policy: needed more rows, or passes")
+    return batch, epochs, steps
 
 
 def _said_of_prompts(guess: Guess, fits: bool) -> str:
@@ -83,9 +129,9 @@ def _said_of_prompts(guess: Guess, fits: bool) -> str:
     return f"{room}; longer ones are not trained on"
 
 
-def _samples_by_transformers(guess: Guess, model: Path, context: int) -> bool:
+def _samples_by_transformers(guess: Guess, config: dict[str, Any], context: int) -> bool:
     """Returns whether vLLM cannot run the model here, so that transformers samples; adds a note."""
-    config, gpus = read_config(str(model), "--model"), bool(gpus_here())
+    gpus = bool(gpus_here())
     dtype = resolve_dtype("auto", gpus)
     problem = engine_problem(config, context) or (None if gpus else cpu_problem(config, dtype, {}))
     if problem and guess.reward:
@@ -99,11 +145,11 @@ def _path(guess: Guess, data: Data) -> str | Path:
         "data" if has_two else CONVERTED)
 
 
-def _measured(guess: Guess, data: Data, model: Path, system: str | None, rewritten: str | None
+def _measured(guess: Guess, data: Data, model: Model, system: str | None, rewritten: str | None
               ) -> tuple[int, int, Size | None]:
     """Returns the tokens of the sample's longest prompt and response with the chat template, plus a quarter, and the
     model's size. A few rows that are far longer than all others are left over the limit, with a note."""
-    section = Model(model_path=str(model), max_prompt_tokens=10**9, max_response_tokens=10**9)
+    section = model.model_copy(update={"max_prompt_tokens": 10**9, "max_response_tokens": 10**9})
     columns = {"prompt_key": guess.format["prompt_key"], "solution_key": guess.demonstrated}
     with tempfile.TemporaryDirectory() as directory:
         file = data.path if rewritten is None else Path(directory) / Path(CONVERTED).name

@@ -37,6 +37,17 @@ def checked_plan(config: Config, on_warning: Callable[[str], None] = warn, ask: 
     return make_plan(config)
 
 
+def files_here(config: Config) -> Config:
+    """Returns a configuration with local directories for ids, after fetching the rows of its taskset from the hub, so
+    that they can be read before it is run. Raises ConfigError for what cannot be had."""
+    config, problems = hub.located(config)
+    if problems:
+        raise ConfigError("\n  ".join(problems), problems)
+    taskset = config.buffer.explorer_input.taskset
+    hub.fetch_rows(taskset.path, taskset.split)
+    return config
+
+
 def make_checked_plan(overrides: list[str], plan_of: Planner = checked_plan) -> Plan:
     """Composes, checks and plans. plan_of: plans a composed configuration, or raises for its problems."""
     return replace(plan_of(compose(overrides)), overrides=tuple(overrides))

@@ -164,7 +164,7 @@ def new(root: Path, data: str, model: str, name: str, prompt_key: str | None, re
     if drafts.own_place(root, file).exists():
         raise DataError(f"{file} exists. Give this recipe another name, or open that one.")
     keys = {"prompt_key": prompt_key or None, "response_key": response_key or None}
-    written, notes = project_files(data, model, keys, re.sub(r"\W", "_", name))
+    written, notes = project_files(data, model, keys, re.sub(r"\W", "_", name), root)
     text = written.pop(str(drafts.GROUP / "project.yaml"))
     beside = {one: content for one, content in written.items() if one != "README.md"}
     if there := [one for one in beside if (root / one).exists()]:

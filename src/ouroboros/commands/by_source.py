@@ -1,0 +1,217 @@
+"""Functions handed over in Python, as a recipe names them: `module:function`.
+
+A function that the processes of stages can import keeps its own name. Any other, of a script or a notebook, a lambda
+too, is written by its source into a module of the project, functions/NAME_HASH.py, with the imports, constants and
+functions that its free names mean. Nothing is pickled: the module is a user's file like any other, its digest enters
+identities, and equal functions give the same file in every process.
+"""
+
+import ast
+import builtins
+import linecache
+import os
+import re
+import subprocess
+import symtable
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NoReturn
+
+from ouroboros.pipeline.store import files, launch
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.project_imports import is_installed
+
+DIRECTORY = "functions"  # of the project
+HEADER = "# Written by ouroboros.train from the source of a function. Edit the function there, not here.\n"
+FUTURE = "from __future__ import annotations\n"
+FUTURE_FLAG = 0x1000000  # of code under it (CO_FUTURE_ANNOTATIONS)
+PLAIN = (bool, int, str, bytes, type(None))
+
+
+def name_of(given: str | Callable, key: str) -> str:
+    """Returns the name of a function in a recipe; a text is one already.
+
+    key: the argument that it was given as, which also names a lambda. Writes the function's module if it needs one.
+    Raises ConfigError, with the name, for what has no source or depends on more than its module would hold.
+    """
+    if isinstance(given, str):
+        return given
+    if found := _importable(given):
+        return ":".join(found)
+    if not isinstance(given, FunctionType):
+        _refuse(key, f"{given!r} is an instance of {type(given).__name__}, and no function")
+    name = given.__name__ if given.__name__.isidentifier() else key.replace(" ", "_")
+    module = _Module(key)
+    module.add(name, given)
+    text = FUTURE * module.has_future + "\n".join([*module.imports, *module.constants, *module.functions])
+    stem = f"{name}_{files.hash_text(text)[:8]}"
+    path = Path(DIRECTORY) / f"{stem}.py"
+    if not path.exists():
+        files.write_atomic(path, lambda temporary: temporary.write_text(HEADER + text, encoding="utf-8"))
+    return f"{DIRECTORY}.{stem}:{name}"
+
+
+def _refuse(key: str, why: str) -> NoReturn:
+    raise ConfigError(f"{key}: {why}. Write it into a file of the project, such as my_code.py, with what it uses, and "
+                      'give its name: "my_code:NAME".')
+
+
+class _Module:
+    """The source of a module. held: name -> value of what it defines. key: for messages."""
+
+    def __init__(self, key: str):
+        self.key, self.has_future = key, False
+        self.held: dict[str, Any] = {}
+        self.imports: list[str] = []
+        self.constants: list[str] = []
+        self.functions: list[str] = []
+
+    def add(self, name: str, value: Any, user: str = "") -> None:
+        """Defines a name, and all that its value depends on. user: the function that uses it."""
+        if name in self.held:
+            if self.held[name] is not value:
+                _refuse(self.key, f"it uses two values of the name {name}")
+            return
+        self.held[name] = value
+        if isinstance(value, ModuleType) and _is_seen(value.__name__):
+            self.imports.append(f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}")
+        elif found := _importable(value):
+            self.imports.append(f"from {found[0]} import {found[1]}" + f" as {name}" * (found[1] != name))
+        elif isinstance(value, FunctionType):
+            self._function(name, value)
+        else:
+            self.constants.append(f"{name} = {self._literal(value, f'{user} uses {name}')}")
+
+    def _function(self, name: str, function: FunctionType) -> None:
+        node = self._node(function, name)
+        source, scope = ast.unparse(node), function.__globals__ | _closure(function)
+        if function.__code__.co_flags & FUTURE_FLAG:
+            self.has_future, source = True, FUTURE + source
+        for free in sorted({*self._free(source, name)}):
+            if free in scope:
+                self.add(free, scope[free], name)
+            elif not hasattr(builtins, free):
+                _refuse(self.key, f"{name} uses {free}, which is not defined")
+        used = {ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Attribute)} & {*sys.modules}
+        self.imports += sorted(f"import {one}" for one in used
+                               if scope.get(top := one.partition(".")[0]) is sys.modules[top])
+        self.functions.append(f"\n\n{ast.unparse(node)}\n")
+
+    def _node(self, function: FunctionType, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
+        """Returns the definition of a function under a name, with the values that its defaults have."""
+        found = _definition(function.__code__, function.__globals__)
+        if found is None:
+            _refuse(self.key, f"{name} has no source that can be read: it was typed at a prompt, made by exec, or its "
+                              "file has changed since")
+        node = found
+        if isinstance(found, ast.Lambda):
+            node = ast.parse(f"def {name}(): pass").body[0]
+            node.args, node.body = found.args, [ast.Return(found.body)]
+        node.name = name
+        if node.decorator_list:
+            _refuse(self.key, f"{name} has a decorator, {ast.unparse(node.decorator_list[0])}")
+
+        def default(value: Any, argument: ast.arg) -> ast.expr:
+            text = self._literal(value, f"the default of {name}'s parameter {argument.arg} is")
+            return ast.parse(text, mode="eval").body
+
+        arguments, given, keywords = node.args, function.__defaults__ or (), function.__kwdefaults__ or {}
+        positional = [*arguments.posonlyargs, *arguments.args]
+        arguments.defaults = [*map(default, given, positional[len(positional) - len(given):])]
+        arguments.kw_defaults = [default(keywords[one.arg], one) if one.arg in keywords else None
+                                 for one in arguments.kwonlyargs]
+        return ast.fix_missing_locations(node)
+
+    def _free(self, source: str, name: str) -> Iterator[str]:
+        """Yields the names that a definition takes from its module."""
+        try:
+            tables = [symtable.symtable(source, name, "exec")]
+        except SyntaxError as error:  # nonlocal
+            _refuse(self.key, f"{name} changes a variable of the function around it ({error.msg})")
+        for table in tables:
+            tables += table.get_children()
+            for one in table.get_symbols():
+                if one.is_declared_global():
+                    _refuse(self.key, f"{name} changes the global variable {one.get_name()}")
+                if one.is_global() and one.is_referenced() and not one.is_assigned():
+                    yield one.get_name()
+
+    def _literal(self, value: Any, why: str) -> str:
+        try:
+            return literal(value)
+        except (TypeError, RecursionError):
+            _refuse(self.key, f"{why}, an instance of {type(value).__module__}.{type(value).__qualname__}; only "
+                              "modules, constants and functions can be written with it")
+
+
+def literal(value: Any) -> str:
+    """Returns source that makes a constant: a number, a text, a container of these, a compiled pattern. Equal constants
+    give equal text, in every process. Raises TypeError for any other value."""
+    kind = type(value)
+    if kind in PLAIN:
+        return repr(value)
+    if kind is float:
+        return repr(value) if abs(value) < float("inf") else f"float('{value}')"
+    if kind is list:
+        return f"[{', '.join(map(literal, value))}]"
+    if kind is tuple:
+        return f"({''.join(f'{literal(one)}, ' for one in value)})"
+    if kind in (set, frozenset):
+        return f"{kind.__name__}([{', '.join(sorted(map(literal, value)))}])"
+    if kind is dict:
+        return f"{{{', '.join(f'{literal(name)}: {literal(one)}' for name, one in value.items())}}}"
+    if kind is re.Pattern:
+        return f"__import__('re').compile({value.pattern!r}, {value.flags})"
+    raise TypeError(kind)
+
+
+def _closure(function: FunctionType) -> dict[str, Any]:
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells}
+
+
+def _definition(code: CodeType, names: dict[str, Any]) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
+    """Returns the syntax tree that code was compiled of; of several lambdas in a line the one with its positions."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename, names)))
+    except SyntaxError:  # the file has changed
+        return None
+    spans = {*code.co_positions()}  # (line, end line, column, end column) of each instruction
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == code.co_name:
+            if min(one.lineno for one in [node, *node.decorator_list]) == code.co_firstlineno:
+                return node
+        elif isinstance(node, ast.Lambda) and code.co_name == "<lambda>":
+            body = node.body
+            if (body.lineno, body.end_lineno, body.col_offset, body.end_col_offset) in spans:
+                return node
+    return None
+
+
+def _importable(value: Any) -> tuple[str, str] | None:
+    """Returns the module and the name by which stages can import a function or class; None where they cannot."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if not isinstance(module, str) or module == "__main__" or not name.isidentifier():
+        return None
+    return (module, name) if getattr(sys.modules.get(module), name, None) is value and _is_seen(module) else None
+
+
+def _is_seen(module: str) -> bool:
+    """Returns whether a process of a stage would import the same module: ours may have more directories on its path."""
+    top = module.partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None)
+    if top in sys.stdlib_module_names or (file and is_installed(Path(file))):
+        return top != "__main__"
+    found = PathFinder.find_spec(top, _path_of_stages(launch.python_path()))
+    return bool(file and found and found.origin and Path(found.origin).samefile(file))
+
+
+@cache
+def _path_of_stages(given: str) -> list[str]:
+    command = [sys.executable, "-P", "-c", "import sys; print('\\n'.join(sys.path))"]
+    environment = {**os.environ, "PYTHONPATH": given}
+    return subprocess.run(command, text=True, check=True, capture_output=True, env=environment).stdout.splitlines()
