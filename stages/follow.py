@@ -43,7 +43,9 @@ class Follower:
         self.warned = False  # about failed rows, once per process
         kept = tables.steps_present(context.directory, self.table)  # not all of them, where some are lost
         earlier = [*tables.read_steps(context.directory, self.table, [step for step in kept if step < self.next])]
-        context.earlier_seconds = sum(self._seconds(step) for step in earlier)
+        context.earlier_seconds = sum(self._seconds(step) for step in earlier if step.stage == context.id)
+        if taken := {step.stage: step.step for step in earlier if step.stage != context.id}:
+            context.made["taken"] = taken  # maker -> its last step
         if reached:
             context.log.info("%s", self._resumed(reached))
         if self.record is records.Step:  # warnings about earlier steps were already given before the resume
@@ -196,6 +198,14 @@ def train_alone(context: Context) -> None:
                          found["reason"][0].as_py())
 
 
+def _first_needed(config, total: int) -> int:
+    """The oldest weights version with which an explorer step of a longer stage may begin."""
+    if not config.kind.is_online or is_driven(config):
+        return total + 1
+    schedule = replace(rft_schedule(config, 1), total_steps=total)
+    return schedule.weights_version(schedule.explorer_steps + 1)
+
+
 def finish_training(context: Context) -> None:
     """Exports the last checkpoint's model for later stages and removes the children's working files."""
     stage = context.directory
@@ -206,7 +216,7 @@ def finish_training(context: Context) -> None:
     for made in ("model", "adapter"):
         if (last / made).exists():
             checkpoints.link_tree(last / made, stage / made)
-    versions.forget_before(stage, step + 1, context.config.synchronizer.keep, based=False)
+    versions.forget_before(stage, _first_needed(context.config, step), context.config.synchronizer.keep, based=False)
     syncs.forget(stage)
     checkpoints.remove_damaged(stage)
     checkpoints.keep_newest(stage, context.config.trainer.max_checkpoints_to_keep)  # a trainer may have died before it

@@ -20,6 +20,7 @@ from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.ending import OUT_OF_TIME, Stopped
 from ouroboros.pipeline.job.opening import opening
 from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.settings.rates import is_kept
 from ouroboros.pipeline.store import checkpoints, files, records, tables
 from ouroboros.pipeline.store.errors import ModelError, StageError
 from ouroboros.stages import device_sharing, recompute
@@ -178,7 +179,8 @@ class Trainer:
     def run(self) -> None:
         if self.process.rank == 0:
             files.write_json(self.context.directory / TOTAL, {
-                "total_steps": self.source.total_steps, "overlap": self.context.config.trainer.overlap})
+                "total_steps": self.source.total_steps, "overlap": self.context.config.trainer.overlap,
+                **({"count": self.source.count} if isinstance(self.source, DataSet) else {})})
         self.measured = time.perf_counter()
         try:
             with self.context.ending.deferred():
@@ -219,9 +221,10 @@ class Trainer:
         published = time.perf_counter()
         count = len(batch.rollouts)
         mismatch = self.objective.mismatch(batch.rollouts, result.logprobs[:count]) if count else None
-        saves = step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0
+        kept = is_kept(self.context.config, self.source.total_steps, step)
+        saves = kept or step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0
         if saves:
-            self.saving.take(step)
+            self.saving.take(step, "kept" if kept else None)
         rows = None
         if self.process.rank == 0:
             end = self.measured = time.perf_counter()
@@ -248,7 +251,7 @@ class Trainer:
             note = (f"step {step} is not saved: a checkpoint takes {needed:.1f} s, and {left:.1f} s of "
                     f"log.grace_seconds={grace:g} were left; {kept(saved)}")
         else:
-            self.saving.take(step, unscheduled=True)
+            self.saving.take(step, "unscheduled")
             self.writer.finish()
             self.saving.start(step)
             self.saving.finish()

@@ -107,9 +107,15 @@ class Schedule:
         return range(1, min(self.total_steps, ahead + turn) + 1)
 
     def publishes(self, trainer_step: int) -> bool:
-        """Returns whether an explorer step will request version t: the first that may requests exactly t."""
-        first_user = self.last_explorer_step(trainer_step) + 1 + self.sync_offset
-        return first_user <= self.explorer_steps and self.weights_version(first_user) == trainer_step
+        """Returns whether an explorer step will request version t, of this stage or of a longer one that continues it;
+        the latter publishes the last one itself."""
+        first_user = self.first_user(trainer_step)
+        there = first_user <= self.explorer_steps or trainer_step < self.total_steps
+        return there and self.weights_version(first_user) == trainer_step
+
+    def first_user(self, trainer_step: int) -> int:
+        """Returns the first explorer step that may request version t; if it does not, none does."""
+        return self.last_explorer_step(trainer_step) + 1 + self.sync_offset
 
     def last_with_same_weights(self, explorer_step: int) -> int:
         """Returns the last explorer step with the same weights as step s; after it the explorer has to wait."""

@@ -46,8 +46,8 @@ class Unasked:
         return False
 
     def awaits(self, trainer_step: int) -> bool:
-        """Returns whether the explorer's next step needs the weights of the trainer step after which a stage resumes,
-        and they are not there: they, or rollouts by them, were damaged."""
+        """Returns whether a later explorer step needs the weights of the trainer step after which a stage resumes, and
+        they are not there: they, or rollouts by them, were damaged, or a shorter stage ended with them."""
         return False
 
     def is_asked(self, trainer_step: int) -> bool:
@@ -93,9 +93,8 @@ class Scheduled(Unasked):
     def awaits(self, trainer_step: int) -> bool:
         # in this order: the explorer deletes weights after it wrote the rollouts that need them no more
         absent = not self.is_there(trainer_step)
-        explored = self.explored()
-        return absent and explored < self.schedule.explorer_steps and (
-            self.schedule.weights_version(explored + 1) == trainer_step)
+        user = max(self.explored() + 1, self.schedule.first_user(trainer_step))
+        return absent and user <= self.schedule.explorer_steps and self.schedule.weights_version(user) == trainer_step
 
     def explored(self) -> int:
         return max(tables.steps_present(self.stage, "rollouts"), default=0)

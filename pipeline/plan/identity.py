@@ -7,8 +7,8 @@ depend on.
 """
 
 import os
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, reduce
 from typing import Any
 
 from ouroboros.pipeline.job.devices import gpus_of_machine
@@ -19,6 +19,7 @@ from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config, users_code, walk
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import LATER, RECIPES, Kind
+from ouroboros.pipeline.settings.rates import SCHEDULE, TOTALS, rates_of
 from ouroboros.pipeline.settings.setting import about, at, plain, values_of
 from ouroboros.pipeline.settings.unused import without_unused
 from ouroboros.pipeline.store import files
@@ -50,6 +51,7 @@ class Stage:
     waits: directories of stages that must be complete before it, though it reads nothing of theirs.
     run: project/name of the run that requested it (for metrics and messages; another run may share the stage).
     hub: what it reads of the Hugging Face hub, each id with its commit, for its manifest.
+    trunk: of a stage that trains, its content without what only decides where it ends (see `_trunk`).
     """
 
     run: str
@@ -61,10 +63,12 @@ class Stage:
     config: Config
     waits: tuple[str, ...] = ()
     hub: tuple[str, ...] = ()
+    trunk: dict[str, Any] = field(default_factory=dict)
 
     def specification(self) -> dict[str, Any]:
         """Returns the content of its stage.json."""
-        return vars(self) | {"config": plain(self.config)}
+        return {key: value for key, value in vars(self).items() if key != "trunk" or value} | {
+            "config": plain(self.config)}
 
     @property
     def directory(self) -> str:
@@ -130,13 +134,36 @@ def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], 
                 for role, d in inputs.items() if role != HELD}  # those for monitoring, too
     content = {"format": FORMAT, "kind": kind, "settings": _without_defaults(used), "inputs": upstream,
                "external": external, "code": code_of(kind, settings, used)}
+    watched = [_select(settings, list(kind.watches)), os.path.basename(inputs.get(HELD, ""))]
     run = f"{settings.project}/{settings.name}"
     named = [*inputs.values(), *(one for key in paths for _, value in values_of(settings, key)
                                  for one in (value if isinstance(value, list) else [value]))]
     waits = (*waits, *(one for one in named if isinstance(one, StageModel) and one not in waits))
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
     return Stage(run, name, kind, files.hash_json(bare(content))[:8], root, inputs,
-                 Config.partial(_select(settings, in_identity + others)), waits, hub)
+                 Config.partial(_select(settings, in_identity + others)), waits, hub,
+                 _trunk(bare(content), watched) if kind.trains else {})
+
+
+def _trunk(content: dict[str, Any], watched: Any) -> dict[str, Any]:
+    """Returns the content of an identity for a comparison of steps (pipeline/job/trunks.py): all of it, so that no
+    setting is forgotten, but for TOTALS and the schedules of learning rates, which are compared by their values.
+
+    watched: what the stage evaluates on its way, which no step depends on.
+    """
+    rates = rates_of(content["settings"])
+    apart = [*TOTALS, *(f"{key}.{name}" for key in rates for name in SCHEDULE)]
+    return {"settings": files.hash_json([content["kind"], reduce(_without, apart, content["settings"])]),
+            "rates": rates, "inputs": content["inputs"], "format": content["format"],
+            "external": {key: files.hash_json(value) for key, value in content["external"].items()},
+            "code": files.hash_json(content["code"]), "watched": files.hash_json(watched)}
+
+
+def _without(settings: Any, key: str) -> Any:
+    """Returns nested settings without a dotted key."""
+    first, _, below = key.partition(".")
+    return {name: _without(value, below) if name == first else value for name, value in settings.items()
+            if name != first or below}
 
 
 def _external(key: str, name: str, value: Any, root: str) -> Any:

@@ -10,7 +10,9 @@ from ouroboros.pipeline.job.no_signal import no_signals
 from ouroboros.pipeline.job.progress import SAMPLED, rate
 from ouroboros.pipeline.results.query import Answer, ask
 from ouroboros.pipeline.settings.kinds import Kind
+from ouroboros.pipeline.store import tables
 
+OF_STAGE = f"{tables.STAGE_NAME} = regexp_replace(?, '-[0-9a-f]+$', '')"
 BUCKETS = 5  # rows of the agreement table
 MOST_ROWS = 12  # rows of an answer shown in the report
 FEWEST_REPLIES, MOST_REPLIES = 16, 256  # of each end of a stage, that are compared with their prompts
@@ -35,21 +37,21 @@ def step_columns(session, stage: str) -> dict[str, np.ndarray]:
     """Returns the columns of a stage's steps in order, as floats; null is NaN. preferred, margin: of pairs alone."""
     columns = ("* EXCLUDE (run, stage, statistics, packing), statistics['accuracy'] AS preferred, "  # of pairs
                "statistics['chosen_reward'] - statistics['rejected_reward'] AS margin")
-    done = session.execute(f"SELECT {columns} FROM steps WHERE stage = ? ORDER BY step", [stage])
+    done = session.execute(f"SELECT {columns} FROM steps WHERE {OF_STAGE} ORDER BY step", [stage])
     table = np.array(done.fetchall(), dtype=float).reshape(-1, len(done.description))
     return {column[0]: table[:, i] for i, column in enumerate(done.description)}
 
 
 def idle_steps(session, stage: str, settings, run: str) -> list[str]:
     """Explains steps of a stage of a run without a learning signal, one sentence per cause. settings: its own."""
-    rows = records(session, "SELECT * EXCLUDE (statistics) FROM steps WHERE stage = ? ORDER BY step", [stage])
+    rows = records(session, f"SELECT * EXCLUDE (statistics) FROM steps WHERE {OF_STAGE} ORDER BY step", [stage])
     return no_signals((SimpleNamespace(**row) for row in rows), settings, run)
 
 
 def repetitions(session, stage: str) -> list[str]:
     """A sentence where more of a stage's last replies than of its first, a quarter each, have PIECE tokens of their
     prompt in a row, and earn more."""
-    kept, pieces = "FROM experience WHERE stage = ? AND turn = 0 AND reward IS NOT NULL", (
+    kept, pieces = f"FROM experience WHERE {OF_STAGE} AND turn = 0 AND reward IS NOT NULL", (
         f"[{{0}}[i:i + {PIECE - 1}] for i in range(1, len({{0}}) - {PIECE} + 2)]")
     count = session.execute(f"SELECT count(*) {kept}", [stage]).fetchone()[0] // 4
     (few, low), (many, high) = (session.execute(f"""
@@ -109,7 +111,7 @@ def row_counts(session, kinds: dict[Path, Kind]) -> dict[str, int]:
         counted = [(table, "count(*)") for table in COUNTED if table in kind.writes]
         trained = [("steps", "sum(trained_rows)::BIGINT")] if kind.trains and not counted else []
         for table, rows in counted or trained:
-            found = session.execute(f"SELECT {rows} FROM {table} WHERE stage = ?", [directory.name]).fetchone()[0]
+            found = session.execute(f"SELECT {rows} FROM {table} WHERE {OF_STAGE}", [directory.name]).fetchone()[0]
             counts[directory.name] = counts.get(directory.name, 0) + (found or 0)
     return counts
 
@@ -136,24 +138,26 @@ def curation(session) -> dict:
 def agreement(session) -> list[dict]:
     """Returns mismatch, staleness and failures of each rft stage over equal ranges of its steps."""
     return records(session, f"""
-        WITH bounds AS (SELECT stage, count(*) AS n, min(step) AS low FROM steps GROUP BY stage),
-        cut AS (SELECT s.*, (s.step - low) * least({BUCKETS}, n) // n AS bucket FROM steps s JOIN bounds USING (stage)
+        WITH named AS (SELECT * REPLACE ({tables.STAGE_NAME} AS stage) FROM steps),
+        bounds AS (SELECT stage, count(*) AS n, min(step) AS low FROM named GROUP BY stage),
+        cut AS (SELECT s.*, (s.step - low) * least({BUCKETS}, n) // n AS bucket FROM named s JOIN bounds USING (stage)
                 WHERE staleness_max IS NOT NULL)
-        SELECT regexp_replace(cut.stage, '-[0-9a-f]+$', '') AS stage, min(cut.step) AS low, max(cut.step) AS high,
+        SELECT cut.stage, min(cut.step) AS low, max(cut.step) AS high,
                avg(mismatch_mean) AS mean, max(mismatch_max) AS worst, max(probe) AS probe,
                max(staleness_max) AS staleness, avg(clip_fraction) AS clipped, avg(zero_variance_groups) AS flat,
                sum(cut.resampled_groups)::BIGINT AS replaced, sum(cut.missing_groups)::BIGINT AS missing,
                sum(cut.failed_rows)::BIGINT AS failed
         FROM cut LEFT JOIN (
-            SELECT stage, weights_version, max(probe_max_difference) AS probe FROM rollouts GROUP BY ALL
+            SELECT {tables.STAGE_NAME} AS stage, weights_version, max(probe_max_difference) AS probe FROM rollouts
+            GROUP BY ALL
         ) AS proofs ON proofs.stage = cut.stage AND proofs.weights_version = cut.step
         GROUP BY cut.stage, bucket ORDER BY cut.stage, low""")
 
 
 def origins(session) -> list[dict]:
     """Returns the origin of the rollouts: engine, sampling, commit, and the first and last weights used."""
-    return records(session, """
-        SELECT regexp_replace(stage, '-[0-9a-f]+$', '') AS stage, engine, commit, config_hash, count(*) AS rows,
+    return records(session, f"""
+        SELECT {tables.STAGE_NAME} AS stage, engine, commit, config_hash, count(*) AS rows,
                temperature, top_p, top_k, max(weights_version) AS last_version,
                arg_max(weights_hash, weights_version) AS last_weights
         FROM experience GROUP BY ALL ORDER BY stage""")

@@ -46,12 +46,13 @@ def _key(table: str) -> str:
 def _chosen(session, table: str) -> list[dict[str, Any]]:
     """Reads no texts. `total`: rows of the stratum."""
     return records(session, f"""
-        WITH ends AS (
-            SELECT stage, min(step) AS first, max(step) AS last, min(reward) FILTER (accuracy IS NULL) AS low,
-                   max(reward) FILTER (accuracy IS NULL) AS high FROM {table} GROUP BY stage),
+        WITH named AS (SELECT *, {tables.STAGE_NAME} AS name FROM {table}),
+        ends AS (
+            SELECT name, min(step) AS first, max(step) AS last, min(reward) FILTER (accuracy IS NULL) AS low,
+                   max(reward) FILTER (accuracy IS NULL) AS high FROM named GROUP BY name),
         rows AS (
-            SELECT stage, step, {_key(table)} AS key, {OUTCOME} AS outcome,
-                   (step - first) * 3 // (last - first + 1) AS third FROM {table} JOIN ends USING (stage)),
+            SELECT name AS stage, step, {_key(table)} AS key, {OUTCOME} AS outcome,
+                   (step - first) * 3 // (last - first + 1) AS third FROM named JOIN ends USING (name)),
         strata AS (
             SELECT stage, outcome, third, count(*) AS total,
                    arg_min({{key: key, step: step}}, (md5_number_lower(key), key), {MOST}) AS least
@@ -94,6 +95,6 @@ def _strata(chosen: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, int]]
     counts: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
     for stage, outcome, _ in sorted(totals, key=lambda one: (one[0], OUTCOMES.index(one[1]))):
         mine = [one for one in chosen if (one["stage"], one["outcome"]) == (stage, outcome)]
-        counts[stage.rpartition("-")[0]][outcome] = {"shown": len(mine), "all": sum(
+        counts[stage][outcome] = {"shown": len(mine), "all": sum(
             total for key, total in totals.items() if key[:2] == (stage, outcome))}
     return dict(counts)

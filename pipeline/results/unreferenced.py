@@ -11,7 +11,8 @@ from ouroboros.pipeline.plan import gguf
 from ouroboros.pipeline.results import view
 from ouroboros.pipeline.results.query import aligned
 from ouroboros.pipeline.settings.kinds import IMAGES
-from ouroboros.pipeline.store import checkpoints, files, images, tables
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store import checkpoints, files, images, tables, versions
 from ouroboros.pipeline.store.checkpoints import ASIDE
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.records import Image
@@ -120,8 +121,16 @@ def _inside(stage: Path, benched: bool) -> Iterator[Unneeded]:
         yield _unneeded(path, KILLED)
     for path in sorted((stage / "checkpoints").glob(f"{ASIDE}*")):
         yield _unneeded(path, "a damaged checkpoint, set aside")
-    for step in checkpoints.complete_checkpoints(stage)[:-1] if files.is_complete(stage) and not benched else ():
-        yield _unneeded(checkpoints.checkpoint_directory(stage, step), "superseded; only bench and replay read it")
+    if not files.is_complete(stage):
+        return
+    for step in checkpoints.complete_checkpoints(stage)[:-1] if not benched else ():
+        kept = "kept" if checkpoints.is_marked(stage, step, "kept") else "superseded"
+        yield _unneeded(checkpoints.checkpoint_directory(stage, step),
+                        f"{kept}; only bench, replay and longer runs read it")
+    there = versions.numbers(stage)
+    if there and at(files.read_json(stage / "stage.json"), "config.synchronizer.keep") == "last":
+        for version in there:
+            yield _unneeded(versions.version_directory(stage, version), "weights that only a longer run begins with")
 
 
 def _unneeded(path: Path, reason: str) -> Unneeded:

@@ -33,6 +33,8 @@ class Trainer(Section):
     max_checkpoints_to_keep: int | None = setting(2, "number of checkpoints to keep, older ones are deleted; null: all "
                                                      "are kept", ge=1,
                                                   how=True)
+    keep_every: int | None = setting(None, "optimizer steps between checkpoints that are kept besides these, so that "
+                                           "another run can begin there; null: none", ge=1, how=True)
     attention: str = setting("auto", "packed attention; auto: flash_attn if installed, else varlen on GPU, else padded",
                              choices=("auto", "flash_attn", "varlen", "padded"), how=True)
     packing: str = setting(

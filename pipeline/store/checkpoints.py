@@ -121,18 +121,21 @@ def keep_newest(stage: Path, count: int | None) -> None:
     """Deletes all but the newest `count` complete checkpoints; None keeps all. count: at least 1.
 
     One of a stage that was asked to end (`unscheduled`) lasts until the next one and does not count, so that an
-    interruption changes neither which checkpoints are kept nor their number.
+    interruption changes neither which checkpoints are kept nor their number. One that is `kept` stays, and does not
+    count either.
     """
     complete = complete_checkpoints(stage)
-    scheduled = [step for step in complete if not is_unscheduled(stage, step)]
-    for step in complete[:-1]:
-        if step not in scheduled or (count is not None and step in scheduled[:-count]):
+    deletable = [step for step in complete if not is_marked(stage, step, "kept")]
+    scheduled = [step for step in deletable if not is_marked(stage, step, "unscheduled")]
+    for step in deletable:
+        if step != complete[-1] and (step not in scheduled or (count is not None and step in scheduled[:-count])):
             files.remove_tree(checkpoint_directory(stage, step))
 
 
-def is_unscheduled(stage: Path, step: int) -> bool:
+def is_marked(stage: Path, step: int, mark: str) -> bool:
+    """Returns whether a checkpoint is `unscheduled` or `kept`."""
     with contextlib.suppress(StageError):  # a damaged one: reported where it would be used
-        return read_manifest(stage, step).get("unscheduled", False)
+        return read_manifest(stage, step).get(mark, False)
     return False
 
 
@@ -162,13 +165,9 @@ def link_tree(source: Path, target: Path) -> None:
     """Copies a directory with hard links: no bytes are written, and deleting the source keeps the copy."""
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(source, temporary, copy_function=_link)
+    files.link_files(source, temporary)
     shutil.rmtree(target, ignore_errors=True)
     temporary.rename(target)
-
-
-def _link(source: str, target: str) -> None:
-    Path(target).hardlink_to(source)
 
 
 def begin_anew(stage: Path) -> None:

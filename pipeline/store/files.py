@@ -62,6 +62,7 @@ def explained(path: Path) -> Iterator[None]:
 ROOM = ("Make room there (`ouro gc` lists what no run needs in store/) or have it mounted for writing, or set "
         "checkpoint_root_dir to a directory of another file system")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 
 
 def lack(path: Path, code: int = 0, least: int = 0) -> str:
@@ -200,6 +201,24 @@ def remove_tree(directory: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         directory.rename(temporary)
         shutil.rmtree(temporary)
+
+
+def link(source: Path, target: Path) -> None:
+    """Gives a file a second name, in a directory that is made if need be; where there are no hard links, copies it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        shutil.copyfile(source, target)
+
+
+def link_files(source: Path, target: Path) -> None:
+    """Does the same with every file below a directory. Unlike shutil.copytree it raises the first OSError itself."""
+    for path in source.rglob("*"):
+        if path.is_file():
+            link(path, target / path.relative_to(source))
 
 
 def flush_tree(directory: Path) -> None:

@@ -46,9 +46,9 @@ class Saving:
         self._taken: tuple[float, list[Part], dict[str, Any]] = 0.0, [], {}
         self._background.start(reserve, actor.zero.module.parameters(), process.ranks)
 
-    def take(self, step: int, unscheduled: bool = False) -> None:
+    def take(self, step: int, mark: str | None = None) -> None:
         """Copies the state after `step`, once the former checkpoint is complete. Where the memory does not suffice for
-        a copy, writes it at once. unscheduled: the next checkpoint replaces it. Collective."""
+        a copy, writes it at once. mark: see checkpoints.keep_newest. Collective."""
         self.finish()
         began, temporary = time.perf_counter(), self._temporary(step)
         self.context.activity.now("saves a checkpoint", f"step {step}")
@@ -68,7 +68,7 @@ class Saving:
         manifest = {"step": step, "zero_stage": self.context.config.trainer.zero_stage,
                     "state": self.algorithm.saved(),
                     "token_budget": self.actor.budget.saved(), "packing": self.actor.way.name,
-                    **({"unscheduled": True} if unscheduled else {})}
+                    **({mark: True} if mark else {})}
         self._taken = began, copies or [], manifest
 
     def start(self, step: int, rows: Future | None = None) -> None:

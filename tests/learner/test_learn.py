@@ -98,7 +98,7 @@ def stage(tmp_path, tiny_model, context_of, monkeypatch):
 def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     trainer = learn.Trainer(stage)
     trainer.run()
-    assert files.read_json(stage.directory / "total.json") == {"total_steps": 5, "overlap": False}
+    assert files.read_json(stage.directory / "total.json") == {"total_steps": 5, "overlap": False, "count": 4}
     assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]  # 2 was deleted
     assert trainer.actor.rates == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])

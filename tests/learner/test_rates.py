@@ -1,11 +1,14 @@
 """The shapes of the learning rate."""
 
+import itertools
 import math
 from types import SimpleNamespace
 
 import pytest
 
+from ouroboros.pipeline.settings.rates import SCHEDULE, equal_steps, is_kept, rates_of
 from ouroboros.stages.learner.engine.rates import learning_rate
+from tests.configs import overridden
 
 
 def rates(shape, warmup=0, least=0.0, total=10, peak=1.0, **others):
@@ -81,3 +84,57 @@ def test_wsd_stays_and_falls_over_its_last_steps_alone():
 
 def test_wsd_without_room_to_stay_falls_after_the_warmup():
     assert rates("wsd", warmup=6, lr_decay_steps=9)[5:] == pytest.approx([1.0, 1.0, 0.75, 0.5, 0.25])
+
+
+def schedule(shape, warmup=0, ratio=0.0, decay=0, least=0.0, lr=1.0):
+    return dict(zip(SCHEDULE, (lr, shape, warmup, ratio, decay, 0.1, least), strict=True))
+
+
+@pytest.mark.parametrize(("one", "total", "other", "others", "expected"), [
+    (schedule("constant", 3), 4, schedule("constant", 3), 8, math.inf),
+    (schedule("wsd", 3), 20, schedule("wsd", 3), 40, 18),  # a tenth of 20 falls
+    (schedule("wsd", 3, decay=5), 20, schedule("constant", 3), 40, 15),
+    (schedule("cosine", 3), 20, schedule("cosine", 3), 40, 3),
+    (schedule("cosine"), 20, schedule("cosine"), 40, 0),
+    (schedule("cosine"), 20, schedule("cosine"), 20, math.inf),
+    (schedule("constant", ratio=0.1), 20, schedule("constant", ratio=0.1), 40, 0),  # 2 and 4 steps
+    (schedule("constant", ratio=0.1), 20, schedule("constant", ratio=0.05), 40, math.inf),
+    (schedule("constant"), 4, schedule("constant", lr=0.5), 8, 0)])
+def test_two_stages_have_the_same_rates_up_to_a_step(one, total, other, others, expected):
+    assert equal_steps({"policy": one}, total, {"policy": other}, others) == expected
+    assert equal_steps({"policy": one, "critic": schedule("cosine")}, total,
+                       {"policy": other, "critic": schedule("cosine")}, others) in (expected, 0)
+
+
+def test_up_to_that_step_the_rates_are_equal_to_the_bit():
+    shapes = [schedule(*each) for each in itertools.product(
+        ("constant", "wsd", "linear", "cosine"), (0, 3), (0.0,), (0, 4), (0.0, 0.3))]
+    shapes += [schedule(shape, ratio=0.15, least=0.7) for shape in ("constant", "wsd")]
+    for one, other in itertools.product(shapes, repeat=2):
+        for total, others in ((7, 13), (13, 13), (20, 7)):
+            equal = equal_steps({"policy": one}, total, {"policy": other}, others)
+            for step in range(1, int(min(equal, total, others)) + 1):
+                assert learning_rate(step, total, SimpleNamespace(**one)) == learning_rate(
+                    step, others, SimpleNamespace(**other)), (one, other, step)
+
+
+def test_a_rate_reads_nothing_but_what_is_compared():
+    read = set()
+
+    class Reading(dict):
+        def __getattr__(self, name):
+            read.add(name)
+            return self[name]
+
+    for shape in ("constant", "wsd"):
+        learning_rate(9, 10, Reading(schedule(shape)))
+    assert read == {*SCHEDULE}
+
+
+def test_checkpoints_that_stay():
+    """By the number, and before wsd falls: of 40 steps in the last 4."""
+    constant = overridden("algorithm.optimizer.lr_scheduler_type=constant")
+    assert not any(is_kept(constant, 40, step) for step in range(1, 41))
+    both = overridden("trainer.keep_every=15", "algorithm.optimizer.lr_scheduler_type=wsd")
+    assert [step for step in range(1, 41) if is_kept(both, 40, step)] == [15, 30, 36]
+    assert rates_of(both)["algorithm.optimizer"]["lr_decay_steps_ratio"] == 0.1

@@ -7,10 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+from ouroboros.pipeline.results import equality
 from ouroboros.pipeline.store import checkpoints, files, tables
-from tests.toy.conftest import REPOSITORY, table
-
-MEASURED = ("seconds", "peak_memory_gib", "probe_max_difference", "commit")
+from tests.toy.conftest import REPOSITORY
 
 
 def start(stage, **environment: str) -> subprocess.Popen:
@@ -54,13 +53,10 @@ def made(directory: Path, *more: str) -> dict[str, object]:
     """All that must be the same after a kill: rows without measured times, weights, threads, checkpoints, no leftovers.
 
     more: further tables: `samples` and `scores`, which a setting adds to an rft stage without changing what it makes.
-    `probe_max_difference` is not compared: the probe is scored whenever weights are loaded, once more by a resumed
-    explorer, and its tokens are those of the last batch, which a resumed trainer does not have. Nor is the `commit`.
     """
     manifest = files.read_json(directory / files.MANIFEST)
-    rows = {name: [{column: value for column, value in row.items() if not column.endswith(MEASURED)}
-                   for row in table(directory, name)]
-            for name in tables.LOCATIONS if name in more or name not in ("samples", "scores")}
+    rows = {name: equality.rows(directory, name)
+            for name in tables.LOCATIONS if name in more or name not in equality.EVALUATED}
     return rows | {"manifest": [{key: manifest.get(key) for key in ("weights_hash", "threads", "steps")}],
                    "checkpoints": checkpoints.complete_checkpoints(directory),
                    "leftovers": sorted(str(path.relative_to(directory)) for path in directory.rglob("*.tmp"))}

@@ -80,7 +80,7 @@ def plan(run, monkeypatch):
 
     nodes = [SimpleNamespace(name=s["name"], kind=KINDS[s["kind"]], directory=s["directory"], hub=(),
                              root=str(run.root), run="toy/first", error=f"{s['directory']}/stage.error",
-                             config=composed())
+                             config=composed(), trunk={})
              for s in run.stages]
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config=composed(),
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])

@@ -1,6 +1,7 @@
 """Which weights make which rollouts: tables worked out by hand, and rules that hold for every setting."""
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -33,15 +34,16 @@ def published(schedule: Schedule) -> list[int]:
 
 
 # rows of an explorer step and of a train batch, sync_interval, sync_offset, trainer steps -> weights of each explorer
-# step, and what is published: only what is asked for
+# step, and what is published: only what is asked for, by this stage or a longer one that continues it
 @pytest.mark.parametrize(("numbers", "expected", "handed_over"), [
     ((8, 8, 1, 0, 5), [0, 1, 2, 3, 4], [1, 2, 3, 4]),  # on-policy: nobody asks for 5
-    ((8, 8, 1, 1, 5), [0, 0, 1, 2, 3], [1, 2, 3]),  # one step off
+    ((8, 8, 1, 1, 5), [0, 0, 1, 2, 3], [1, 2, 3, 4]),  # one step off; a longer stage asks for 4
+    ((8, 8, 2, 2, 5), [0, 0, 0, 0, 2], [2, 4]),  # and here, too
     ((32, 8, 4, 0, 12), [0, 4, 8], [4, 8]),  # as in veRL: all four updates of a rollout, then the handover
     ((8, 8, 4, 0, 10), [0] * 4 + [4] * 4 + [8] * 2, [4, 8]),
     ((2, 6, 1, 0, 3), [0, 0, 0, 1, 1, 1, 2, 2, 2], [1, 2]),  # trainer step t needs explorer steps 3t-2 .. 3t
     # after 4, 8, 12 updates the last multiples of 3 are 3, 6, 12; when step 4 may begin, 12 is there, so 9 is not asked
-    ((4, 1, 3, 0, 16), [0, 3, 6, 12], [3, 6, 12]),
+    ((4, 1, 3, 0, 16), [0, 3, 6, 12], [3, 6, 12, 15]),  # 15: of a longer stage
     ((8, 2, 1, 0, 10), [0, 4, 8], [4, 8])])  # 20 rows from steps of 8: of the third a half is used
 def test_the_weights_of_explorer_steps(numbers, expected, handed_over):
     schedule = Schedule(*numbers)
@@ -78,7 +80,6 @@ def test_an_explorer_alone_stays_with_the_weights_it_begins_with():
     config = SimpleNamespace(buffer=buffer, algorithm=SimpleNamespace(repeat_times=2))
     schedule = rollout_schedule(config, 10)
     assert versions(schedule) == [0] * 7
-    assert published(schedule) == []
     buffer.total_steps = 2
     assert versions(rollout_schedule(config, 10)) == [0, 0]
     with refuses(DataError, "explore"):
@@ -114,8 +115,9 @@ def test_staleness_repeats_after_the_typical_steps(numbers, last):
 def test_rules():
     for schedule in EVERY:
         asked = versions(schedule)
-        # exactly what is asked for is published
-        assert published(schedule) == sorted(set(asked) - {0}), schedule
+        # exactly what is asked for is published, and below the last version what a longer stage would ask for
+        longer = versions(replace(schedule, total_steps=schedule.total_steps + 100))
+        assert published(schedule) == sorted({v for v in longer if 0 < v < schedule.total_steps}), schedule
         assert asked == sorted(asked)
         assert all(version % schedule.sync_interval == 0 for version in asked)
         for s, version in enumerate(asked, start=1):

@@ -81,6 +81,15 @@ def test_one_of_an_interruption_is_kept_until_the_next_and_does_not_count(tmp_pa
     assert checkpoints.complete_checkpoints(tmp_path) == [50, 75]
 
 
+def test_one_that_is_kept_stays_and_does_not_count(tmp_path):
+    for step in (25, 50, 75, 100):
+        checkpoint(tmp_path, step)
+    place = checkpoints.checkpoint_directory(tmp_path, 50) / files.MANIFEST
+    files.write_json(place, files.read_json(place) | {"kept": True})
+    checkpoints.keep_newest(tmp_path, 1)
+    assert checkpoints.complete_checkpoints(tmp_path) == [50, 100]
+
+
 def test_a_linked_tree_is_a_copy_that_outlives_its_source_and_replaces_what_was_there(tmp_path):
     (tmp_path / "a" / "inner").mkdir(parents=True)
     (tmp_path / "a" / "inner" / "w").write_text("1")

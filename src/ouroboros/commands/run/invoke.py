@@ -85,7 +85,7 @@ def remark(plan: "Plan | Sweep", extra: list[str], profile: str | None, multirun
 
     for one in hub.plans_of(plan) if update_hub else ():
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
-    for line in outcome.damaged_plans(plan):
+    for line in [*outcome.damaged_plans(plan), *outcome.continued(plan)]:
         print(f"ouro: {line}")
     for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, [*extra, profile or ""])]:
         warn(line)
@@ -99,11 +99,13 @@ def anew(words: list[str], planned) -> list[str]:
 
     words: those that made it, without a second one for a key.
     """
+    from ouroboros.commands.run import outcome
+
     if all(stage.config.continue_from_checkpoint for stage in planned.stages):
         return words
     new = {"continue_from_checkpoint": "true"}  # the printed command goes on with the new run
     if any((Path(stage.directory) / "stage.log").exists() for stage in planned.stages
-           if stage.kind.trains or stage.kind.explores):
+           if stage.kind.trains or stage.kind.explores) or outcome.continued(planned):
         new["repetition"] = time.strftime("%Y%m%d%H%M%S")
         if planned.view.exists():
             new["name"] = f"{planned.name}_{new['repetition']}"

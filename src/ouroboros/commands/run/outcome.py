@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from ouroboros.commands.run.sweep import Sweep
+from ouroboros.pipeline.job import trunks
 from ouroboros.pipeline.job.context import our_environment
 from ouroboros.pipeline.plan.hub import plans_of
 from ouroboros.pipeline.plan.identity import settings_of
@@ -56,6 +57,19 @@ def made_again(planned) -> list[str]:
             found[stage.directory] = os.path.normpath(link.parent / link.readlink())
     names = [f"{Path(here).name} in place of {Path(there).name}" for here, there in found.items()]
     return [f"re-runs because code, table format or a file changed: {', '.join(names)}"] if names else []
+
+
+def continued(planned) -> list[str]:
+    """Returns a line for each stage that takes steps of another one, or could but for something that changed since.
+    Files are compared by their sizes; the stage compares them by hash when it takes them."""
+    lines = []
+    for stage in (one for one in planned.stages if one.trunk):
+        donor, unlike = trunks.find(Path(stage.directory), vars(stage), stage.config, "size")
+        if donor:
+            lines.append(f"{stage.name}: continues {donor.stage.name}@{donor.step}, {donor.total - donor.step} steps")
+        elif unlike:
+            lines.append(f"{stage.name}: {unlike}")
+    return lines
 
 
 def damaged_plans(planned) -> list[str]:

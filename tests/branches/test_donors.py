@@ -1,0 +1,103 @@
+"""What a stage takes of another, where that is damaged, changed, elsewhere or being deleted."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from ouroboros.pipeline.job import trunks
+from ouroboros.pipeline.job.context import open_stage
+from ouroboros.pipeline.results import equality
+from ouroboros.pipeline.store import checkpoints, files, tables
+from ouroboros.pipeline.store.errors import StageError
+from tests.branches.conftest import TASKS
+from tests.damage import flip
+
+pytestmark = pytest.mark.branches
+SFT = ("algorithm.algorithm_type=sft", "trainer.max_checkpoints_to_keep=null")
+
+
+@pytest.fixture
+def donor(planned, run) -> Path:
+    """A stage of five steps with checkpoints of 2, 4 and 5."""
+    return run(planned("here", *SFT, "buffer.total_steps=5"))
+
+
+def found(stage) -> tuple[int | None, str]:
+    """The step that a stage would take, and what stands in the way."""
+    directory = Path(stage.directory)
+    chosen, unlike = trunks.find(directory, files.read_json(directory / "stage.json"),
+                                 open_stage(directory, terminal=False).config, "hash")
+    return chosen and chosen.step, unlike
+
+
+@pytest.mark.parametrize("name", ["steps/step=000005.parquet", "checkpoints/step=000005/model/model.safetensors"])
+def test_of_a_damaged_one_the_steps_before_are_taken(donor, planned, run, name):
+    flip(donor / name)
+    longer, alone = (run(planned(root, *SFT, "buffer.total_steps=6")) for root in ("here", "other"))
+    assert files.read_json(longer / files.MANIFEST)["taken"] == {donor.name: 4}
+    assert list(equality.differences(longer, alone)) == []
+
+
+def test_what_changed_is_named(donor, planned):
+    longer = planned("here", *SFT, "buffer.total_steps=6")
+    assert found(longer) == (5, "")
+    assert found(planned("other", *SFT, "buffer.total_steps=6")) == (None, "")
+    assert found(planned("here", *SFT, "buffer.total_steps=6", "repetition=1")) == (None, "")
+    assert found(planned("here", *SFT, "buffer.total_steps=6", "algorithm.optimizer.lr=1e-3")) == (None, "")
+    chosen, unlike = found(planned("here", *SFT, "buffer.total_steps=6", tasks=TASKS[:-1]))
+    assert chosen is None
+    assert {donor.name, "tasks"} <= {*unlike.replace(":", " ").split()}
+    spec = files.read_json(donor / "stage.json")
+    files.write_json(donor / "stage.json", spec | {"trunk": spec["trunk"] | {"code": "of before"}})
+    assert found(longer)[1].endswith(" code")
+
+
+def test_the_checkpoint_must_be_one_that_can_be_loaded(donor, planned):
+    assert found(planned("here", *SFT, "buffer.total_steps=6", "trainer.ranks=2")) == (None, "")
+    assert found(planned("here", *SFT, "buffer.total_steps=6", "trainer.zero_stage=2")) == (None, "")
+    assert found(planned("here", *SFT, "buffer.total_steps=4")) == (4, "")
+    assert found(planned("here", *SFT, "buffer.total_steps=3")) == (2, "")
+
+
+def test_files_are_links_and_where_there_are_none_copies(donor, planned, run, monkeypatch):
+    name = "steps/step=000003.parquet"
+    assert (run(planned("here", *SFT, "buffer.total_steps=6")) / name).samefile(donor / name)
+
+    def refused(*_):
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(os, "link", refused)
+    longer = run(planned("here", *SFT, "buffer.total_steps=7"))
+    assert not (longer / name).samefile(donor / name)
+    assert sum(files.read_json(longer / files.MANIFEST)["taken"].values()) == 5 + 6  # of both before it
+
+
+def test_nothing_is_left_of_what_could_not_be_taken(donor, planned, run, monkeypatch):
+    """A full disk ends the stage; where a donor deletes what it needs no more, another attempt follows."""
+    stage = planned("here", *SFT, "buffer.total_steps=6")
+    link, errors = os.link, [errno.ENOSPC]
+
+    def failing(source, target):
+        if "checkpoints" in str(target) and errors:
+            raise OSError(errors.pop(), "test", str(target))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", failing)
+    with pytest.raises(StageError):
+        run(stage)
+    directory = Path(stage.directory)
+    assert tables.steps_present(directory, "steps") == checkpoints.complete_checkpoints(directory) == []
+    assert not list(directory.glob(".taking*"))
+    errors.append(errno.ENOENT)
+    assert files.read_json(run(stage) / files.MANIFEST)["taken"] == {donor.name: 5}
+
+
+def test_of_one_at_work_only_scheduled_checkpoints_are_taken(donor, planned):
+    place = checkpoints.checkpoint_directory(donor, 5) / files.MANIFEST
+    files.write_json(place, files.read_json(place) | {"unscheduled": True})
+    longer = planned("here", *SFT, "buffer.total_steps=6")
+    assert found(longer) == (5, "")
+    with files.locked(donor / ".lock", print):
+        assert found(longer) == (4, "")
