@@ -65,6 +65,7 @@ class Replay:
         """
         self.step, self.directory = request["step"], directory
         self.spec = files.read_json(directory / "stage.json")
+        self.inputs = files.inputs_of(Path(request["directory"]))
         self.config = Config.partial(secrets.reveal(self.spec["config"]))
         self.original = self.config.algorithm
         self.alternatives = {name: Section.partial(one) for name, one in request["alternatives"].items()}
@@ -90,8 +91,7 @@ class Replay:
     def _context(self, algorithm: Section) -> Context:
         """The stage's context with another algorithm and without a log."""
         spec, config = self.spec, self.config.but("algorithm", algorithm)
-        inputs = {role: Path(directory) for role, directory in spec["inputs"].items()}
-        return Context(spec["run"], spec["name"], spec["identity"], self.directory, config, inputs,
+        return Context(spec["run"], spec["name"], spec["identity"], self.directory, config, self.inputs,
                        logging.getLogger("ouro.replay"))
 
     def under(self, algorithm: Section) -> Outcome:

@@ -9,7 +9,7 @@ from typing import Any
 from ouroboros.pipeline.check.explain import NAMED_BY, bounds, chosen, shown, type_name
 from ouroboros.pipeline.check.workload import counted, workload
 from ouroboros.pipeline.compose.recipe import Recipe, effective, entries
-from ouroboros.pipeline.settings.arguments.base import Arguments
+from ouroboros.pipeline.settings.arguments.base import Arguments, types
 from ouroboros.pipeline.settings.arguments.base import bounds as argument_bounds
 from ouroboros.pipeline.settings.arguments.base import choices as argument_choices
 from ouroboros.pipeline.settings.config import RUN_WIDE, Config, walk
@@ -17,7 +17,7 @@ from ouroboros.pipeline.settings.declared import TABLES
 from ouroboros.pipeline.settings.key_names import general
 from ouroboros.pipeline.settings.schema import default
 from ouroboros.pipeline.settings.secrets import mask
-from ouroboros.pipeline.settings.setting import about, leaves, plain, types, values_of
+from ouroboros.pipeline.settings.setting import about, leaves, plain, values_of
 from ouroboros.pipeline.store.files import CONF
 
 

@@ -28,7 +28,7 @@ from ouroboros.pipeline.compose.conf_files import (
 from ouroboros.pipeline.compose.interpolation import stage_names, unreadable
 from ouroboros.pipeline.settings import guide, schema, secrets
 from ouroboros.pipeline.settings.key_names import exists, letters_lost
-from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.settings.setting import at, leaves
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
 TITLE = "the configuration has problems:"
@@ -110,7 +110,7 @@ def _understood(override: str, known: dict[str, list[str]]) -> tuple[Any, list[P
         return None, [schema.unknown(key, known)]
     if not word:
         return None, unparsed
-    wrong = [why for _, text in secrets.texts(word.value()) if (why := unreadable(text))]
+    wrong = [why for _, text in leaves(word.value()) if isinstance(text, str) and (why := unreadable(text))]
     wrong += letters_lost(key, word.value(), override)
     return None if wrong else word, [Problem(f"'{shown}'", why) for why in wrong[:1]]
 

@@ -4,7 +4,7 @@ Each stage is the settings of the run with its entry merged over them, before an
 means the values of the stage that it is used in. `${stages.0.seed}` is the value that the first stage has: OmegaConf
 resolves it among the settings of that stage. Resolved, an entry has what it sets and what differs because of it.
 
-Environment variables are texts. Their values are marked (pipeline/settings/environment_values.py) and converted to the
+Environment variables are texts. Their values are marked (pipeline/settings/setting.py) and converted to the
 type of their setting; the value of a secret never enters a configuration: its `${oc.env:VARIABLE}` stays.
 """
 
@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.settings import secrets
-from ouroboros.pipeline.settings.environment_values import FromEnvironment
-from ouroboros.pipeline.settings.setting import own_name
+from ouroboros.pipeline.settings.setting import FromEnvironment, own_name
 from ouroboros.pipeline.store.errors import Problem
 from ouroboros.pipeline.store.secret_names import names_secret
 

@@ -19,10 +19,9 @@ from ouroboros.pipeline.settings import schema
 from ouroboros.pipeline.settings.algorithms import base_of, filled, functions
 from ouroboros.pipeline.settings.combinations import LONGEST_NAME
 from ouroboros.pipeline.settings.config import ITS_OWN, RUN_WIDE, Config
-from ouroboros.pipeline.settings.environment_values import parsed_environment
 from ouroboros.pipeline.settings.kinds import CURATE, IMAGES, MODEL, REPORT, REWRITES, TASKS, Kind
 from ouroboros.pipeline.settings.model import Model
-from ouroboros.pipeline.settings.setting import at, given
+from ouroboros.pipeline.settings.setting import at, given, parsed_environment
 from ouroboros.pipeline.store.digests import StageModel
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 

@@ -19,7 +19,7 @@ from ouroboros.pipeline.plan.packaged_tasks import with_tasks
 from ouroboros.pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, require_whole, snapshot
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.kinds import PATHS, TASKS
-from ouroboros.pipeline.settings.setting import Section, at, values_of
+from ouroboros.pipeline.settings.setting import at, put, values_of
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.digests import HubPath, resolve
 from ouroboros.pipeline.store.errors import OuroError, StageError
@@ -95,22 +95,11 @@ def _each(config: Config, change: Callable[[Any, str], Any]) -> Config:
     """Applies change(value, key) to each setting in MODELS and ROWS, stages included; returns the configuration."""
     def within(section: Config | dict) -> Config | dict:
         for key in (*MODELS, *ROWS):
-            section = _changed(section, key.split("."), lambda value, key=key: change(value, key))
+            for place, value in values_of(section, key):
+                section = put(section, place, change(value, key))
         return section
 
     return within(config).but("stages", [within(entry) for entry in config.stages])
-
-
-def _changed(value: Any, parts: list[str], change: Callable[[Any], Any]) -> Any:
-    """Returns nested settings with a dotted key changed; `*` matches every element, absent keys stay absent."""
-    if not parts:
-        return change(value)
-    if isinstance(value, list):
-        return [_changed(one, parts[1:], change) for one in value]
-    held = dict(value) if isinstance(value, Section | dict) else {}
-    keys = held if parts[0] == "*" else {parts[0]} & held.keys()
-    made = {key: _changed(held[key], parts[1:], change) for key in keys}
-    return {**value, **made} if isinstance(value, dict) else value.model_copy(update=made) if made else value
 
 
 # ------------------------------------------------------------------------------------------------- what a run has kept

@@ -16,7 +16,7 @@ from ouroboros.pipeline.compose.recipe import merged
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import Rows
 from ouroboros.pipeline.settings.kinds import SETS
-from ouroboros.pipeline.settings.setting import values_of
+from ouroboros.pipeline.settings.setting import put, values_of
 from ouroboros.pipeline.store import files, launch, packages
 from ouroboros.pipeline.store.digests import MadePath
 from ouroboros.pipeline.store.errors import DataError, OuroError
@@ -34,7 +34,7 @@ def with_tasks(config: Config) -> tuple[Config, list[str]]:
                 problems[f"{key}.path={_asked(one)}: {error}"] = None
                 continue
             if path != one.path:
-                value = _put(value, f"{key}.path".split("."), path)
+                value = put(value, f"{key}.path", path)
         return value
 
     config = placed(config, config)
@@ -81,15 +81,3 @@ def _write(request: dict[str, Any], place: Path, path: Path) -> None:
         raise DataError(f"{done.stderr.strip()[-1000:]}.")
     if not path.stat().st_size:
         raise DataError(f"it has no task of split {request['split']}.")
-
-
-def _put(value: Any, parts: list[str], path: MadePath) -> Any:
-    """Returns nested settings with a path at a dotted key."""
-    if not parts:
-        return path
-    if isinstance(value, list):
-        at = int(parts[0])
-        return [*value[:at], _put(value[at], parts[1:], path), *value[at + 1:]]
-    held = dict(value or {})
-    made = {parts[0]: _put(held.get(parts[0]), parts[1:], path)}
-    return value.model_copy(update=made) if hasattr(value, "model_copy") else held | made

@@ -32,7 +32,7 @@ def alternatives(run: Path, stage: str, original: Algorithm, overrides: list[str
     words = axes.read(overrides)
     if axes.count(words) > MOST:
         raise ConfigError(f"{axes.count(words)} alternatives; needed at most {MOST}.")
-    config = Config.partial(frozen(run))
+    config, _ = schema.read(frozen(run), Config)  # settings that are newer than the run have their defaults
     entry = next(entry for entry in entries(config) if entry["stage_name"] == stage)
     recipe, made, problems = Recipe(config), {}, []
     explorer = recipe.explored(stage) if recipe.kinds[stage].is_offline else stage

@@ -47,8 +47,7 @@ def prepare(shown: View, stage: Node, step: int | None, overrides: list[str]) ->
     """
     if not (stage.directory / "stage.json").exists():
         raise DataError(f"{stage.directory} is not there; `ouro run` with the run's overrides makes it again.")
-    spec = files.read_json(stage.directory / "stage.json")
-    config = Config.partial(spec["config"])
+    config = Config.partial(files.read_json(stage.directory / "stage.json")["config"])
     if at(config, "trainer.ppo_epochs", 1) > 1 or at(config, "trainer.ppo_mini_batch_size"):
         raise DataError(f"stage '{stage.name}' makes several optimizer steps over a train batch (trainer.ppo_epochs, "
                         "ppo_mini_batch_size), and a replay is the gradient of one.")
@@ -56,7 +55,7 @@ def prepare(shown: View, stage: Node, step: int | None, overrides: list[str]) ->
         raise DataError(f"stage '{stage.name}' has a reference that follows the policy (trainer.reference_update), and "
                         "a replay has only the one that the stage began with.")
     critic = config.algorithm.has_critic
-    able = replayable(stage.directory, Path(spec["inputs"]["model"]), critic)
+    able = replayable(stage.directory, files.inputs_of(stage.directory)["model"], critic)
     step = _choose_step(stage, step, able, critic)
     if critic and config.trainer.zero_stage == 3 and step > 1:
         raise ModelError("the critic's values are needed, and under trainer.zero_stage=3 its checkpoint is in parts, "

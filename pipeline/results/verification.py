@@ -36,8 +36,8 @@ def _resting(stages: list[Node]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for stage in reversed(stages):
         with suppress(OuroError, FileNotFoundError):  # its own verdict names it
-            for place in files.read_json(stage.directory / "stage.json")["inputs"].values():
-                found.setdefault(Path(place).name, []).extend([
+            for place in files.inputs_of(stage.directory).values():
+                found.setdefault(place.name, []).extend([
                     *found.get(stage.directory.name, []), *[stage.name] * files.is_complete(stage.directory)])
     return {name: sorted({*above}) for name, above in found.items()}
 
@@ -93,8 +93,7 @@ def _broken_line(stage: Node, damaged: set[str]) -> Iterator[str]:
     """Yields what is inconsistent among a complete stage's rows and those of its inputs."""
     if not files.is_complete(stage.directory):
         return
-    spec, manifest = (files.read_json(stage.directory / name) for name in ("stage.json", files.MANIFEST))
-    inputs = {role: Path(d) for role, d in spec["inputs"].items()}
+    inputs, manifest = files.inputs_of(stage.directory), files.read_json(stage.directory / files.MANIFEST)
     if any(inputs[role].name in damaged for role in ("tasks", "experience") if role in inputs):
         return
     yield from consistency.inconsistencies(stage.directory, stage.kind.writes, inputs, manifest)

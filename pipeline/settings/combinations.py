@@ -20,8 +20,8 @@ from ouroboros.pipeline.settings.reward_rules import (
     rewards,
 )
 from ouroboros.pipeline.settings.setting import Absent
-from ouroboros.pipeline.settings.sync_rules import over_rollout, overlap, partial_rollout, syncs
 from ouroboros.pipeline.settings.train_batch import given_batch
+from ouroboros.pipeline.settings.trainer import over_rollout, overlap, partial_rollout, syncs
 from ouroboros.pipeline.store.errors import Problem
 
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"

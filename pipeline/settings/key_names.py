@@ -8,8 +8,9 @@ from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 from typing import Any
 
+from ouroboros.pipeline.settings.arguments.base import types
 from ouroboros.pipeline.settings.config import walk
-from ouroboros.pipeline.settings.setting import leaves, types
+from ouroboros.pipeline.settings.setting import leaves
 from ouroboros.pipeline.store.errors import ConfigError, close, shown
 
 # program -> top keys, one of which its files have; LLaMA-Factory's have TRL's too

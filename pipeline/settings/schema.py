@@ -7,25 +7,19 @@ be applied to the rest.
 import copy
 import math
 from collections.abc import Iterable
-from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from ouroboros.pipeline.settings.algorithms import without_its_name
-from ouroboros.pipeline.settings.arguments.base import bound
+from ouroboros.pipeline.settings.arguments.base import declared, problem_of
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.guide import explain_absent, explain_value, meanings, workflows
 from ouroboros.pipeline.settings.key_names import exists, nearest_key
 from ouroboros.pipeline.settings.setting import Section, about, is_section, leaves, listed, plain
 from ouroboros.pipeline.store.errors import Problem, nearest, wrong_type
 from ouroboros.pipeline.store.foreign_text import escaped, is_encodable
-
-WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
-         dict: "a mapping"}
-BOUNDS = {"greater_than_equal": ("ge", "at least"), "greater_than": ("gt", "greater than"),
-          "less_than_equal": ("le", "at most")}
 
 
 def read(value: dict[str, Any], kind: type[Section], key: str = "",
@@ -75,14 +69,7 @@ def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Ite
     key, value = ".".join(filter(None, [above, *map(str, place)])), error["input"]
     if error["type"] == "extra_forbidden":
         return [_dotted(key, str(place[-1])) or unknown(key, more)]
-    type_, field = _declared(kind, place)
-    if error["type"] in BOUNDS:
-        name, words = BOUNDS[error["type"]]
-        return [Problem(key, f"needed {words} {bound(field, name)}.", found=value)]
-    if error["type"] == "finite_number":
-        return [Problem(key, "needed a finite number.", found=value)]
-    if error["type"] == "too_large":
-        return [Problem(key, f"needed a number below 2^63, found one of {error['ctx']['digits']} digits.")]
+    type_, field = declared(kind, place)
     if error["type"] == "name":
         names = about(field).names
         meant = {**meanings(key), **workflows()}
@@ -96,26 +83,7 @@ def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Ite
         return [Problem(key, f"{needed}: {why}", found=value) if why else
                 Problem(key, f"{needed}.", (without_its_name(value) if key.endswith("algorithm_type") else "")
                         or nearest(str(value), map(str, choices)), found=value)]
-    return [_no_section(value, key) if is_section(type_) else wrong_type(value, _words(type_), key)]
-
-
-def _declared(kind: Any, place: tuple) -> tuple[Any, FieldInfo | None]:
-    """Returns the type of the value at a place, and the setting that it is or belongs to."""
-    field = None
-    for part in place:
-        if is_section(kind):
-            field = kind.model_fields[part]
-            kind = field.annotation
-        else:
-            of = next((k for k in (get_args(kind) if isinstance(kind, UnionType) else (kind,))
-                       if get_origin(k) in (list, dict)), None)
-            kind = get_args(of)[-1] if of else Any
-    return kind, field
-
-
-def _words(kind: Any) -> str:
-    kinds = [k for k in (get_args(kind) if isinstance(kind, UnionType) else (kind,)) if k is not type(None)]
-    return " or ".join(WORDS[get_origin(k) or k] for k in kinds)
+    return [_no_section(value, key) if is_section(type_) else problem_of(error, key, type_, field)]
 
 
 def _no_section(value: Any, key: str) -> Problem:

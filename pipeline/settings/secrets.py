@@ -162,12 +162,12 @@ def typed(override: str) -> str:
     return key + equals + ENTRY.sub(lambda m: f"{m[1]}:***" if is_secret(m[1]) else m[0], value)
 
 
-def reveal(value: Any, key: str = "") -> Any:
+def reveal(value: Any) -> Any:
     """Returns a copy with every secret's `${oc.env:VARIABLE}` replaced by its value.
 
     Only for the memory of a stage's process. Raises ConfigError for a variable that is not set.
     """
-    return plain(value, _revealed, key)
+    return plain(value, _revealed)
 
 
 def _revealed(key: str, value: Any) -> Any:

@@ -5,19 +5,27 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from types import UnionType
 from typing import Any, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from ouroboros.pipeline.settings.arguments.base import LONGEST
-from ouroboros.pipeline.settings.environment_values import FromEnvironment, parsed_environment
+from ouroboros.pipeline.settings.arguments.base import LONGEST, types
 from ouroboros.pipeline.store.errors import Problem
 
 LARGEST = 2**63  # 64 bits: the limit of torch, Parquet and DuckDB
 LIMIT = {"ge": 1, "le": LONGEST}  # bounds of a time limit in seconds; below 1 nothing could meet it
+
+
+class FromEnvironment(str):
+    """A text that comes, whole or in part, from an environment interpolation."""
+
+    def as_value(self) -> Any:
+        """Returns the text's value in a YAML file: a number, true, a list; else the plain text."""
+        from ouroboros.pipeline.store.yaml_values import scalar
+
+        return scalar(str(self))
 
 
 class Section(BaseModel):
@@ -47,8 +55,7 @@ class Section(BaseModel):
 
     def but(self, key: str, value: Any) -> Self:
         """Returns a copy with another value of a dotted key; what does not change is shared."""
-        name, _, below = key.partition(".")
-        return self.model_copy(update={name: getattr(self, name).but(below, value) if below else value})
+        return put(self, key, value)
 
     def without(self, key: str) -> Self:
         """Returns a copy that lacks a dotted key; what is below a list or a mapping is missing as a whole."""
@@ -175,6 +182,17 @@ def at(value: Any, key: str, absent: Any = None) -> Any:
     return value
 
 
+def put(value: Any, key: str, new: Any) -> Any:
+    """Returns nested settings, plain ones too, with another value at a dotted key; absent mappings are made."""
+    if not key:
+        return new
+    first, _, below = key.partition(".")
+    if isinstance(value, list):
+        return [put(one, below, new) if at == int(first) else one for at, one in enumerate(value)]
+    made = {first: put(at(value, first), below, new)}
+    return value.model_copy(update=made) if isinstance(value, Section) else {**(value or {}), **made}
+
+
 def rule(function: Callable[[Any], Iterator[Problem]]) -> Callable[[Any], Iterator[Problem]]:
     """Marks a method of a section that yields a problem wherever its settings contradict each other."""
     function.is_rule = True
@@ -267,9 +285,17 @@ def listed(choices: tuple) -> str:
     return ", ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in choices)
 
 
-def types(kind: Any) -> list[Any]:
-    """Returns the types of a setting, without that of null."""
-    return [one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,)) if one is not type(None)]
+def parsed_environment(value: Any) -> Any:
+    """Returns a copy of nested settings with every environment text parsed like YAML.
+
+    Keys remain text, `1: x` too: they are argument names, and JSON, in which a stage receives them, has only text keys.
+    """
+    if isinstance(value, dict):
+        return {name if isinstance(name, str) else str(name).lower(): parsed_environment(part)
+                for name, part in value.items()}
+    if isinstance(value, list):
+        return [parsed_environment(part) for part in value]
+    return parsed_environment(value.as_value()) if isinstance(value, FromEnvironment) else value
 
 
 def converted(value: Any, kind: Any) -> Any:

@@ -167,6 +167,13 @@ def in_store(directory: str | Path, root: str | Path) -> bool:
     return Path(directory).parent == Path(root) / "store"
 
 
+def inputs_of(stage: Path) -> dict[str, Path]:
+    """Returns role -> directory that a stage reads; those of its own store are where that is now."""
+    spec = read_json(stage / "stage.json")
+    return {role: stage.parent / Path(one).name if in_store(one, spec["root"]) else Path(one)
+            for role, one in spec["inputs"].items()}
+
+
 def is_complete(directory: Path) -> bool:
     """Returns whether a directory has its manifest."""
     return (Path(directory) / MANIFEST).exists()

@@ -1,8 +1,9 @@
 """The base of all argument models, and of each kind of function: strict types, problems with given arguments."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cache
+from types import UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -11,10 +12,11 @@ from pydantic.fields import FieldInfo
 from ouroboros.pipeline.settings.arguments.users import Signature, needed_columns
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest, shown, wrong_type
 
-TYPES = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text",
-         "list_type": "a list", "dict_type": "a mapping of argument to value"}
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
+         dict: "a mapping"}
 LONGEST = 10**9  # seconds of a time limit: timers of Python and sockets hold 9e9
-BOUNDS = (("gt", "greater than"), ("ge", "at least"), ("lt", "less than"), ("le", "at most"))
+BOUNDS = {"greater_than": ("gt", "greater than"), "greater_than_equal": ("ge", "at least"),
+          "less_than": ("lt", "less than"), "less_than_equal": ("le", "at most")}  # by pydantic's types of errors
 
 
 class Arguments(BaseModel):
@@ -56,7 +58,8 @@ class Arguments(BaseModel):
         try:
             cls.model_validate({name: value for name, value in given.items() if name in cls.model_fields})
         except ValidationError as error:
-            return [_problem(cls, key, one) for one in error.errors(include_url=False) if one["type"] != "missing"]
+            return [problem_of(one, ".".join(map(str, (key, *one["loc"]))), *declared(cls, one["loc"]))
+                    for one in error.errors(include_url=False) if one["type"] != "missing"]
         return []
 
 
@@ -194,20 +197,41 @@ def bound(field: FieldInfo, name: str) -> float | None:
 
 def bounds(field: FieldInfo) -> str:
     """Formats `at least 0 and at most 1`; empty without bounds."""
-    found = ((word, bound(field, sign)) for sign, word in BOUNDS)
+    found = ((word, bound(field, sign)) for sign, word in BOUNDS.values())
     return " and ".join(f"{word} {limit}" for word, limit in found if limit is not None)
 
 
-def _problem(model: type[Arguments], key: str, error: dict[str, Any]) -> Problem:
-    """Returns the problem for one of pydantic's errors."""
-    value, place = error["input"], f"{key}.{error['loc'][0]}"
-    field = model.model_fields[error["loc"][0]]
-    if error["type"] == "value_error":
-        return Problem(place, f"{error['ctx']['error']}.", found=value)
+def declared(kind: Any, place: Sequence[Any]) -> tuple[Any, FieldInfo | None]:
+    """Returns the type of the value at a place in a model, and the field that it is or belongs to."""
+    field = None
+    for part in place:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields[part]
+            kind = field.annotation
+        else:
+            of = next((k for k in types(kind) if get_origin(k) in (list, dict)), None)
+            kind = get_args(of)[-1] if of else Any
+    return kind, field
+
+
+def problem_of(error: dict[str, Any], key: str, kind: Any, field: FieldInfo) -> Problem:
+    """Returns the problem for one of pydantic's errors. kind, field: as `declared` returns them."""
+    value, reason = error["input"], error["type"]
+    if reason == "too_large":
+        return Problem(key, f"needed a number below 2^63, found one of {error['ctx']['digits']} digits.")
+    if reason == "value_error":
+        return Problem(key, f"{error['ctx']['error']}.", found=value)
+    if reason == "finite_number" or value != value:  # nan is below a bound that allows infinity
+        return Problem(key, "needed a finite number.", found=value)
     if options := choices(field):
-        return Problem(place, f"needed one of {', '.join(map(shown, options))}.",
+        return Problem(key, f"needed one of {', '.join(map(shown, options))}.",
                        nearest(str(value), map(shown, options)), found=value)
-    if error["type"] in TYPES:
-        return wrong_type(value, TYPES[error["type"]], place)
-    finite = " finite" * (isinstance(value, float) and not math.isfinite(value))
-    return Problem(place, f"needed a{finite} number {bounds(field)}".rstrip() + ".", found=value)
+    if reason in BOUNDS:
+        return Problem(key, f"needed {bounds(field)}.", found=value)
+    return wrong_type(value, " or ".join(WORDS[get_origin(k) or k] for k in types(kind)), key)
+
+
+@cache
+def types(kind: Any) -> list[Any]:
+    """Returns the types that a setting or an argument may have besides null."""
+    return [one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,)) if one is not type(None)]

@@ -80,7 +80,7 @@ def test_the_good_one_has_no_problem(checked):
     ("buffer.explorer_input.taskset.name=''", "needed a name of each, found an empty one"),
     ("buffer.explorer_input.default_reward_fn_type=[accuracy_reward,accuracy_reward]", "needed each function once"),
     ("explorer.bench_steps=[-1]", "bench_steps=[-1]: needed numbers of trainer steps"),
-    ("model.init.num_hidden_layers=100000000", "needed at most 1024"),
+    ("model.init.num_hidden_layers=100000000", "at most 1024"),
     ("data_processor.task_pipeline.num_process=100000", "num_process=100000: each is a process"),
     ("monitor.monitor_args={uri:3}", "monitor_args.uri=3: needed an address"),
     ("monitor.monitor_args={uri:'gopher://x'}", "'gopher:' is unknown"),

@@ -1,14 +1,11 @@
 """The result of a bridge: a recipe, and for every key of the source: kept, renamed or left out, and why."""
 
-import math
-import operator
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from ouroboros.commands.bridges.source import Given
 from ouroboros.commands.bridges.tables import said
-from ouroboros.pipeline.settings.arguments.base import bound
 from ouroboros.pipeline.settings.combinations import LONGEST_NAME
 from ouroboros.pipeline.settings.config import walk
 from ouroboros.pipeline.settings.guide import general
@@ -202,15 +199,9 @@ def unfit(key: str, value: Any) -> str | None:
     if value is None:
         nullable = "None" in str(item.annotation) or item.annotation is Any
         return None if nullable else "null is no value for it: our default applies."
-    if is_number and not math.isfinite(value):
-        return "needed a finite number; our default applies."
     problems = [] if "${" in str(value) else setting_problems(general(key), value)
-    if typed := [one for one in problems if one.found is UNSAID]:
-        return typed[0].needed.removesuffix(".") + "; our default applies."
-    for name, holds, words in BOUNDS if is_number else ():
-        if (limit := bound(item, name)) is not None and not holds(value, limit):
-            return f"needed {words} {limit}; our default applies."
-    return None
+    wrong = next((one for one in problems if is_number or one.found is UNSAID), None)  # a choice has rows in the tables
+    return wrong and wrong.needed.removesuffix(".") + "; our default applies."
 
 
 def off(value: Any, idle: tuple = ()) -> str:
@@ -234,4 +225,3 @@ def cut_to_limit(name: str) -> str:
 
 
 SETTINGS = dict(walk())
-BOUNDS = (("ge", operator.ge, "at least"), ("gt", operator.gt, "more than"), ("le", operator.le, "at most"))

@@ -11,7 +11,8 @@ from ouroboros.commands.bridges.trinity_whole import of_stage, stages_of
 from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.settings.algorithms import WITH_CRITIC, parts
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
-from ouroboros.pipeline.settings.setting import about, types
+from ouroboros.pipeline.settings.arguments.base import types
+from ouroboros.pipeline.settings.setting import about
 from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, TRAINER_DRIVEN
 from ouroboros.pipeline.store.yaml_values import scalar
 
