@@ -56,14 +56,20 @@ def search_path(places: Sequence[Path | str]) -> Iterator[Any]:
     Hydra's own way, the override hydra.searchpath, cannot express all names: `project (1)` and `Übung` are no values.
     """
     from hydra import initialize_config_dir
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra.core.global_hydra import GlobalHydra
+
+    with initialize_config_dir(str(places[0]), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        loader.repository.sources[-1:-1] = [_in_memory(), *map(_of_project, places[1:])]  # Hydra's schemas stay last
+        yield loader
+
+
+def _in_memory() -> Any:
+    """Returns the source of the schema and STORED. Hydra's own store is copied, all of it, in each composition."""
     from hydra.plugins.config_source import ConfigResult, ConfigSource
     from omegaconf import OmegaConf
 
     class InMemory(ConfigSource):
-        """The schema and STORED. Hydra copies its own store of configurations, all of it, in each composition."""
-
         @staticmethod
         def scheme() -> str:
             return "memory"
@@ -84,6 +90,14 @@ def search_path(places: Sequence[Path | str]) -> Iterator[Any]:
         def list(self, config_path: str, results_filter: Any) -> list[str]:
             return []
 
+    return InMemory("ouroboros", "memory://")
+
+
+def _of_project(place: Path | str) -> Any:
+    """Returns the source of a user's conf/ directory."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.plugins.config_source import ConfigResult
+
     class OfProject(FileConfigSource):
         def load_config(self, config_path: str):
             path = Path(self.path) / self._normalize_file_name(config_path)
@@ -94,12 +108,7 @@ def search_path(places: Sequence[Path | str]) -> Iterator[Any]:
             return ConfigResult(self.provider, f"{self.scheme()}://{self.path}", content,
                                 {"package": _package(path) or None if section else WHOLE})
 
-    with initialize_config_dir(str(places[0]), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        sources = loader.repository.sources
-        sources[-1:-1] = [InMemory("ouroboros", "memory://"),  # Hydra's own schemas stay last
-                          *(OfProject("project", f"file://{place}") for place in places[1:])]
-        yield loader
+    return OfProject("project", f"file://{place}")
 
 
 def groups() -> dict[str, list[str]]:
