@@ -17,6 +17,7 @@ from ouroboros.pipeline.store.records import RawTask
 
 MEDIA = {"image": ("image", "images"), "video": ("video", "videos"), "audio": ("audio", "audios")}  # kind: columns
 OF_SOME_ROWS = ("system_prompt_key", "workflow_key", "reward_fn_key")  # keys that a record may lack
+TESTS = ("test", "tests", "test_list", "input_output")  # columns: the first that a row has is its tests (code_reward)
 ABSENT = object()  # returned by `look_up` for a missing key
 
 

@@ -3,7 +3,7 @@
     python -m ouroboros.stages.gguf file.gguf DIRECTORY float32|bfloat16
 
 transformers dequantizes in float32; the weights are then written in the given type, and are trained like any others.
-Called by planning (pipeline/plan/gguf.py). Not a stage of the plan: its directory is that of an external model.
+Called by planning (pipeline/store/gguf.py). Not a stage of the plan: its directory is that of an external model.
 """
 
 import sys

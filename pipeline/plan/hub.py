@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ouroboros.pipeline.plan import gguf
 from ouroboros.pipeline.plan.identity import Stage
 from ouroboros.pipeline.plan.packaged_tasks import with_tasks
 from ouroboros.pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, require_whole, snapshot
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.kinds import PATHS, TASKS
 from ouroboros.pipeline.settings.setting import at, put, values_of
-from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store import files, gguf
 from ouroboros.pipeline.store.digests import HubPath, resolve
 from ouroboros.pipeline.store.errors import OuroError, StageError
 from ouroboros.pipeline.store.packages import package_of

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ouroboros.pipeline.plan import gguf
 from ouroboros.pipeline.results import view
 from ouroboros.pipeline.results.query import aligned
 from ouroboros.pipeline.settings.kinds import IMAGES
 from ouroboros.pipeline.settings.setting import at
-from ouroboros.pipeline.store import checkpoints, files, images, tables, versions
+from ouroboros.pipeline.store import checkpoints, files, gguf, images, tables, versions
 from ouroboros.pipeline.store.checkpoints import ASIDE
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.records import Image
@@ -64,8 +63,8 @@ def find(root: Path) -> list[Unneeded]:
 
 
 def _models(place: Path, named: bytes, stages: list[Path]) -> Iterator[Unneeded]:
-    """Yields the directories made of GGUF files (pipeline/plan/gguf.py) that neither runs nor these stages name. named:
-    plans and configurations of runs."""
+    """Yields the directories made of GGUF files (store/gguf.py) that neither runs nor these stages name. named: plans
+    and configurations of runs."""
     named += b"".join(spec.read_bytes() for stage in stages if (spec := stage / "stage.json").exists())
     for directory in view.below(place) if place.is_dir() else ():
         unique = "-".join(directory.name.rsplit("-", 2)[1:])  # hash and type: JSON may escape what is before

@@ -36,7 +36,7 @@ class HubPath(str):
 
 class MadePath(str):
     """What planning made of what the user named: tasks of a package (pipeline/plan/packaged_tasks.py), the directory of
-    a GGUF file (pipeline/plan/gguf.py). pinned: the name as the user wrote it."""
+    a GGUF file (pipeline/store/gguf.py). pinned: the name as the user wrote it."""
 
     pinned: str
 

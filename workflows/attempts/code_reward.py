@@ -16,6 +16,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from ouroboros.operators.answers import spoken
+from ouroboros.operators.formats import TESTS
 from ouroboros.operators.reward import Judgement
 from ouroboros.pipeline.settings.arguments.answers import CodeReward
 from ouroboros.pipeline.store.errors import ConfigError, DataError
@@ -25,7 +26,6 @@ from ouroboros.workflows.environments.programs import Unconfined, cell, peer
 
 KNOWN = 4096  # verdicts that are kept: replies of a group are often equal
 DEFAULT, LIMITS = CodeReward(), ("cpu_seconds", "memory_mb", "isolation")
-TESTS = ("test", "tests", "test_list", "input_output")  # columns, of which the first that a row has is its tests
 ENTRY, SETUP = ("entry_point", "fn_name", "func_name"), ("test_setup_code", "test_imports")
 NEEDED = ("needed assertions, a function check(candidate) with the column entry_point, or JSON such as "
           '{"inputs": ["1 2"], "outputs": ["3"]}')

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
+from tests.pipeline.plan.test_gguf import package  # noqa: F401
 
 from ouroboros.commands import cli
 from ouroboros.commands.init import data
@@ -20,12 +21,11 @@ from ouroboros.commands.init.command import AGENT, TEMPLATES
 from ouroboros.commands.web import drafts, studio
 from ouroboros.pipeline.check import preflight, samples
 from ouroboros.pipeline.check.judge import compose
-from ouroboros.pipeline.plan import gguf
+from ouroboros.pipeline.store import gguf
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.files import CONF
 from ouroboros.stages import gguf as stage
 from tests.golden.messages import refuses, wording
-from tests.pipeline.plan.test_gguf import package  # noqa: F401
 
 NAMES = sorted(path.name for path in TEMPLATES.iterdir() if path.name not in ("common", "own", "shared", AGENT))
 SUMS = [(f"{i} + {i} = ?", str(2 * i)) for i in range(24)]

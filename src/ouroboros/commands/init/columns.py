@@ -20,13 +20,12 @@ from ouroboros.commands.init.rewriting import (
     with_accepted,
     with_truth,
 )
-from ouroboros.operators.formats import ABSENT, as_text, look_up
+from ouroboros.operators.formats import ABSENT, TESTS, as_text, look_up
 from ouroboros.operators.reward import unmatched
 from ouroboros.operators.turns import Unusable
 from ouroboros.pipeline.check.reading import Row
 from ouroboros.pipeline.settings.config import Buffer
 from ouroboros.pipeline.store.errors import DataError, nearest
-from ouroboros.workflows.attempts.code_reward import TESTS
 
 PROMPTS = ("question", "prompt", "problem", "query", "instruction", "input")  # column names, the likeliest first
 ANSWERS = ("ground_truth", "final_answer", "expected_answer", "answer", "response", "completion", "output", "solution",

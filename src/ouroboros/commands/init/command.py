@@ -118,7 +118,7 @@ def project_files(source: str, model: str, keys: dict[str, str | None], project:
     directory: of the project; it need not exist. Raises OuroError for a model or data that cannot be used, and where
     columns are ambiguous."""
     from ouroboros.commands.init.recipe import relative
-    from ouroboros.pipeline.plan import gguf
+    from ouroboros.pipeline.store import gguf
 
     model = os.path.expanduser(model)
     if gguf.is_named(model, "model_path"):

@@ -9,9 +9,9 @@ import torch
 
 from ouroboros.commands import cli
 from ouroboros.pipeline.check.preflight import check
-from ouroboros.pipeline.plan import gguf, hub
+from ouroboros.pipeline.plan import hub
 from ouroboros.pipeline.plan.plan import make_plan
-from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store import files, gguf
 from ouroboros.pipeline.store.digests import digest_input
 from ouroboros.pipeline.store.errors import ModelError, OuroError
 from ouroboros.stages import gguf as stage
