@@ -4,7 +4,7 @@
     python -m benchmarks.evidence base  --root DIR --model MODEL                  # first: it chooses tasks and prompts
     python -m benchmarks.evidence train --root DIR --model MODEL --only alone     # ours alone on the GPU: the curve
     python -m benchmarks.evidence train --root DIR --model MODEL --only trl       # TRL, as alone (needs TRL)
-    python -m benchmarks.evidence train --root DIR --model MODEL --only gains methods --lanes 6
+    python -m benchmarks.evidence train --root DIR --model MODEL --only gains methods --lanes 8
     python -m benchmarks.evidence score --root DIR --model MODEL                  # all that is complete
 
 MODEL: a Hugging Face directory. Each cell is a run with a directory of its own below DIR; what is complete is not made
