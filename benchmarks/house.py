@@ -29,8 +29,8 @@ LINKED = ("pipeline", "operators", "workflows", "stages")  # folders of the chec
 LIMITS = {"rooms": 30, "floors": 11, "arrows between rooms": 152, "upward arrows": 0, "circles of rooms": 0,
           "circles of files": 0, "lines of product": 67018, "lines of tests": 57500,
           "files that name an algorithm (sapo)": 2, "questions for an algorithm by name": 0,
-          "stays of an override in composing": 108, "climbs of an override in composing": 14,
-          "stays of an override in `ouro run`": 355, "climbs of an override in `ouro run`": 83}
+          "stays of an override in composing": 107, "climbs of an override in composing": 14,
+          "stays of an override in `ouro run`": 354, "climbs of an override in `ouro run`": 83}
 GOALS = {"rooms": 22, "arrows between rooms": 95, "lines of product": 60000,
          "lines of tests": 46000, "files that name an algorithm (sapo)": 2, "stays of an override in composing": 70,
          "climbs of an override in composing": 12, "stays of an override in `ouro run`": 200,

@@ -1,4 +1,4 @@
-"""Columns of a record beside its prompt and truth, which the functions of its set are given, kept with the task."""
+"""Columns of a record other than its prompt and truth, which the functions of its set are given, kept with the task."""
 
 import json
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence

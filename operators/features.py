@@ -1,4 +1,4 @@
-"""Numbers beside a task by which selectors order it: columns of its record that `data_selector.feature_keys` names."""
+"""Numbers of a task by which selectors order it: columns of its record that `data_selector.feature_keys` names."""
 
 import math
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence

@@ -1,4 +1,4 @@
-"""Compares formulas in a few processes of their own (operators/formula_worker.py), from any thread.
+"""Compares formulas in a few separate processes (operators/formula_worker.py), from any thread.
 
 Each pair has its own limits of CPU time and memory; beyond them, the verdict is LIMIT and the process is replaced. The
 processes start with the first pairs, as commands with a clean environment, and end with this process.

@@ -1,4 +1,4 @@
-"""Runs operators of Data-Juicer in processes of their own: shards shared among several, or code that may end one."""
+"""Runs operators of Data-Juicer in separate processes: shards shared among several, or code that may end one."""
 
 import multiprocessing
 import signal

@@ -51,7 +51,7 @@ def _offline(c: Config) -> list[Problem]:
     found = [] if strategy == "mix" else _without_experts(c.algorithm)
     if strategy == "mix":
         found.append(Problem(STRATEGY, "mixes demonstrations with new rollouts, and with mode=train there are none.",
-                             "Train on the demonstrations in a stage of their own, algorithm_type=sft.", found="mix"))
+                             "Train on the demonstrations in a separate stage, algorithm_type=sft.", found="mix"))
     if strategy == "staleness_control":
         found.append(Problem(STRATEGY, "with mode=train: recorded rollouts grow older with every step, so that soon "
                              "none would be left.", "Set default.", found=strategy))
@@ -65,8 +65,9 @@ def _without_experts(algorithm: Algorithm) -> list[Problem]:
     """Lists components that need the column is_expert, which only batches with expert rows have."""
     parts = {"policy_loss_fn": "is_expert" in algorithm.loss.columns,
              "entropy_loss_fn": algorithm.entropy_loss_fn == "mix"}
-    return [Problem(f"algorithm.{part}", "needs demonstrations beside the rollouts.", f"Set {STRATEGY}=mix, or another "
-                    "function.", found=getattr(algorithm, part)) for part, needs in parts.items() if needs]
+    return [Problem(f"algorithm.{part}", "needs demonstrations in addition to the rollouts.",
+                    f"Set {STRATEGY}=mix, or another function.", found=getattr(algorithm, part))
+            for part, needs in parts.items() if needs]
 
 
 def _mixture(c: Config) -> list[Problem]:

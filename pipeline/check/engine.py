@@ -43,7 +43,7 @@ def unfit_engine(config: Config, gpus: Gpus) -> list[Problem]:
 
 def of_stage(config: Config, plain: dict[str, Any] | None, gpus: Gpus, elsewhere: bool
              ) -> dict[str, list[Problem | None]]:
-    """Returns what vLLM cannot do on any machine with such GPUs, and arguments of it beside another engine. plain:
+    """Returns what vLLM cannot do on any machine with such GPUs, and its arguments where another engine is set. plain:
     config.json of the model, where it is here. elsewhere: the run is for another machine."""
     settings, found = config.explorer.rollout_model, []
     if settings.engine_type != "vllm":
@@ -60,7 +60,7 @@ def of_stage(config: Config, plain: dict[str, Any] | None, gpus: Gpus, elsewhere
 
 
 def _beside_another(settings: RolloutModel) -> list[Problem]:
-    """Warns of arguments of vLLM beside another engine."""
+    """Warns of arguments of vLLM that another engine does not read."""
     given = [name for name in ("extra_engine_args", "batch_invariant") if getattr(settings, name)]
     return [] if not given or settings.engine_type == "scripted" else [Problem(
         " and ".join(f"{ENGINE}.{name}" for name in given), f"changes nothing with engine_type={settings.engine_type}: "
@@ -78,7 +78,7 @@ def _attention(config: Config, gpus: Gpus) -> Iterator[Problem]:
 
 @cache
 def _unusable(package: str) -> str | None:
-    """Returns why a package of compiled code cannot be imported, or None; tried in a process of its own."""
+    """Returns why a package of compiled code cannot be imported, or None; tried in a separate process."""
     if not importlib.util.find_spec(package):
         return "is not installed"
     command = [sys.executable, "-P", "-c", f"import {package}"]

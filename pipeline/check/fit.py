@@ -18,7 +18,7 @@ from ouroboros.pipeline.check.memory import (
     rollout,
     training,
 )
-from ouroboros.pipeline.check.model_size import Size, Sizes
+from ouroboros.pipeline.check.model_size import Size, Sizes, named
 from ouroboros.pipeline.check.workload import Disk, disk, workload
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
@@ -88,14 +88,14 @@ def judge_bytes(config: Config, gpus: Gpus, sizes: Sizes) -> float:
     A model that was not counted adds nothing.
     """
     models = config.explorer.auxiliary_models if config.mode == "colocate" else []
-    found = [(model, sizes.of_auxiliary(model)) for model in models]
+    found = [(model, sizes.of(named(model, sizes.starts))) for model in models]
     return max((float(size.critic * _element_bytes(model.dtype, gpus)) for model, size in found if size),
                default=0.0)
 
 
 def beyond_memory(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> list[Problem]:
     """Lists why the trainer and engine of a stage do not fit. judges: bytes of reward models on the same GPU;
-    `gpus.gib` must be known. A colocated engine is judged beside the idle trainer once that fits."""
+    `gpus.gib` must be known. A colocated engine is judged together with the idle trainer once that fits."""
     config = resolved(size, config, gpus, judges)
     trainer = trainer_problem(size, config, gpus, judges) if config.kind.trains else None
     if not trainer and (together := overlap_problem(size, config, gpus, judges)):
@@ -196,7 +196,7 @@ def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) ->
     least, most = math.ceil(100 * needed / whole) / 100, math.floor(100 * room / whole) / 100
     advice = f"Set it between {least} and {most}." if least <= most else (
         "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs"
-        f"{', or mode=both with GPUs of its own' if config.mode == 'colocate' else ''}.")
+        f"{', or mode=both with separate GPUs' if config.mode == 'colocate' else ''}.")
     return Problem("explorer.rollout_model.gpu_memory_utilization", f"the engine has {engine.share / GIB:.1f} of "
                    f"{gpus.gib:g} GiB on each GPU and needs {needed / GIB:.1f} for weights and one sequence of "
                    f"{longest:,} tokens; trainer and reward models keep {others / GIB:.1f}{_logprobs(kept)}.", advice,

@@ -13,7 +13,7 @@ from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.setting import leaves, plain
 from ouroboros.pipeline.store.errors import ConfigError, Problem
 
-# rules beside those of single sections (`@rule` of a Section) and between sections (settings/combinations.py)
+# rules in addition to those of single sections (`@rule` of a Section) and between sections (settings/combinations.py)
 OF_A_STAGE = (data.without_rows, batch.unfit_batch)
 # stages must have valid names and order
 BETWEEN_STAGES = (batch.unread_sampling, data.unfit_rows, model.unfit_teachers, model.unfit_models, stage.unfit_order,

@@ -101,7 +101,7 @@ def _auxiliary_problem(config: Config, key: str, path: str) -> Problem | None:
         return Problem(key, f"it is {named} with {count} labels; needed a sequence classifier with one label "
                        "(…ForSequenceClassification, num_labels 1).", found=path)
     if not scores and config.mode == "colocate":
-        return Problem("mode", f"{key} is served by an engine of its own, beside the one that takes turns with the "
+        return Problem("mode", f"{key} is served by a second engine, in addition to the one that takes turns with the "
                        "trainer.", "Set mode=both.", found="colocate")
     return None
 
@@ -267,7 +267,7 @@ def _unfit(recipe: Recipe, settings, model) -> tuple[str, str] | None:
         return ("reward_model asks it, and that stage trains no reward model.",
                 f"Name one with algorithm_type={' or '.join(OF_SCORES)}.")
     if not path.scores and settings.mode == "colocate":
-        return "it is served by an engine of its own, beside the one that takes turns with the trainer.", (
+        return "it is served by a second engine, in addition to the one that takes turns with the trainer.", (
             "Set mode=both.")
     return None
 

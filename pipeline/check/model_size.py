@@ -20,7 +20,7 @@ from ouroboros.pipeline.store.model_shape import plain_config
 
 @dataclass(frozen=True)
 class Layer:
-    """What equal decoder layers save of a token, in entries, beside the attention, which is the same in all layers.
+    """What equal decoder layers save of a token, in entries, without the attention, which is the same in all layers.
 
     normed: by norms of the whole width (and of latent attention's narrow vectors). head_normed: by norms of query and
     key heads. inner: outputs of the widening linear layers of the MLP that every token takes, 2 x its width when gated.
@@ -94,10 +94,6 @@ class Sizes:
         """Returns the size of a model with the first of `adapters`; None when it was not counted."""
         return self.found.get(question(model, adapters))
 
-    def of_auxiliary(self, model: AuxiliaryModel) -> Size | None:
-        """Returns the size of an auxiliary model; None when it was not counted."""
-        return self.of(named(model, self.starts))
-
 
 def named(auxiliary: AuxiliaryModel, starts: Mapping[str, Model]) -> Model:
     """Returns the section `model` that names an auxiliary model, or what the stage begins with that makes it."""
@@ -126,7 +122,7 @@ def questions(stages: dict[str, Config], starts: dict[str, Model], teachers: dic
 
 
 def counted(asked: list[str]) -> dict[str, Any]:
-    """Returns the sizes of these models, counted by a process of its own, and its `problems`,
+    """Returns the sizes of these models, counted by a separate process, and its `problems`,
     `warnings` and `unjudged`."""
     return _counted(tuple(asked)) if asked else {"sizes": {}, "problems": [], "warnings": [], "unjudged": []}
 

@@ -157,7 +157,7 @@ def _judged(settings: Config) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def ask(request: dict[str, Any], module: str = "ouroboros.stages.preview") -> dict[str, Any]:
-    """Returns the answer of a module that is started as a process of its own. Raises StageError when it dies."""
+    """Returns the answer of a module that is started as a separate process. Raises StageError when it dies."""
     with tempfile.TemporaryDirectory() as directory:
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, request)

@@ -196,7 +196,7 @@ def idle_pool(recipe: Recipe) -> list[Problem]:
         left = [data_settings(settings, rows).data_processor.task_pipeline for rows in read]
         if any(one.generator or one.inputs for one in left):
             return []
-    return [Problem(" and ".join(given), "no set takes rows from it: each has a path of its own.",
+    return [Problem(" and ".join(given), "no set takes rows from it: each has its own path.",
                     "Take it out, or set the path to null.")] if given else []
 
 

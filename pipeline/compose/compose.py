@@ -89,20 +89,20 @@ def read(overrides: list[str]) -> Words:
 
 def _understood(override: str, known: dict[str, list[str]]) -> tuple[Any, list[Problem]]:
     """Returns `group=choice`, or Hydra's parse of a value; None with the problem of an invalid override."""
-    shown = secrets.typed(override)
     if why := _malformed(override):
-        return None, [Problem(f"'{shown}'", *why)]
+        return None, [_problem(override, *why)]
     key, raw = override.lstrip("+").split("=", 1)
+    typed = override
     if raw.startswith("~/"):  # the shell does not expand it after key=
         raw = f"'{Path(raw).expanduser()}'"
         override = f"{key}={raw}"
     try:
         word, unparsed = axes.parsed(override), []
     except ValueError as error:  # of Hydra's grammar, or a number with thousands of digits
-        word, unparsed = None, [_unparsed(override, shown, str(error))]
+        word, unparsed = None, [_unparsed(override, secrets.typed(typed), str(error))]
     if word and word.is_sweep_override():
-        return None, [Problem(f"'{shown}'", "gives values of a sweep; needed one value.", "For a run of each: ouro "
-                              "run -m. A list is [1,2], and a text with commas goes in quotes.")]
+        return None, [_problem(typed, "gives values of a sweep; needed one value.", "For a run of each: ouro run -m. A "
+                               "list is [1,2], and a text with commas goes in quotes.")]
     if key in known and not raw.startswith("{"):
         choice, wrong = choose(key, raw.strip("'\""), known)
         return axes.parsed(choice) if choice and "." in choice.partition("=")[0] else choice, wrong
@@ -112,7 +112,12 @@ def _understood(override: str, known: dict[str, list[str]]) -> tuple[Any, list[P
         return None, unparsed
     wrong = [why for _, text in leaves(word.value()) if isinstance(text, str) and (why := unreadable(text))]
     wrong += letters_lost(key, word.value(), override)
-    return None if wrong else word, [Problem(f"'{shown}'", why) for why in wrong[:1]]
+    return None if wrong else word, [_problem(typed, why) for why in wrong[:1]]
+
+
+def _problem(override: str, *why: str) -> Problem:
+    """Returns the problem of a word of the command line, shown without secrets."""
+    return Problem(f"'{secrets.typed(override)}'", *why)
 
 
 def _malformed(override: str) -> tuple[str, str] | None:
@@ -156,29 +161,28 @@ def _quoted(key: str, value: str) -> str:
 def _place(whole: dict[str, Any], override: Any) -> tuple[str | None, list[Problem]]:
     """Returns the key in a composition that an override sets, in which a stage is an element; None with the problem of
     one that cannot be merged there."""
-    key, value = override.key_or_group, override.value()
-    shown = secrets.typed(override.input_line.lstrip("+"))
+    key, value, typed = override.key_or_group, override.value(), override.input_line.lstrip("+")
     if key.startswith("stages."):
-        key, wrong = of_stage(stage_names(whole["stages"]), key, shown)
+        key, wrong = of_stage(stage_names(whole["stages"]), key, typed)
     else:
-        wrong = [Problem(f"'{shown}'", why) for why in filter(None, [_lacking(whole, key)])]
+        wrong = [_problem(typed, why) for why in filter(None, [_lacking(whole, key)])]
     if wrong:
         return None, wrong
     _, misfits = schema.fitting({key: value}, {key: at(whole, key)})
     return None if misfits else key, misfits
 
 
-def of_stage(names: list[str], key: str, shown: str) -> tuple[str, list[Problem]]:
+def of_stage(names: list[str], key: str, typed: str) -> tuple[str, list[Problem]]:
     """Returns `stages.<index>.key` for `stages.<name>.key`, and why that is none. names: of the stages."""
     _, name, *path = key.split(".")
     if name in names and not path:
-        return key, [Problem(f"'{shown}'", f"needed a key of the stage, stages.{name}.key=value.")]
+        return key, [_problem(typed, f"needed a key of the stage, stages.{name}.key=value.")]
     if not names:
-        return key, [Problem(f"'{shown}'", "this recipe has no `stages`: the settings of the run are those of its only "
-                             "stage.", f"Write {shown.removeprefix(f'stages.{name}.')}.")]
+        return key, [_problem(typed, "this recipe has no `stages`: the settings of the run are those of its only "
+                              "stage.", f"Write {secrets.typed(typed).removeprefix(f'stages.{name}.')}.")]
     if name not in names:
-        return key, [Problem(f"'{shown}'", f"no stage '{name}' in this recipe.{nearest(name, names)} Stages: "
-                             f"{', '.join(names) or 'none'}.")]
+        return key, [_problem(typed, f"no stage '{name}' in this recipe.{nearest(name, names)} Stages: "
+                              f"{', '.join(names) or 'none'}.")]
     return ".".join(["stages", str(names.index(name)), *path]), []
 
 

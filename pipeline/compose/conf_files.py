@@ -161,7 +161,8 @@ def choose(group: str, value: str, known: dict[str, list[str]]) -> tuple[str | N
         return _of_user(group, own) if of_user else (f"{group}={value}", [])
     if group == "recipe" and value.endswith((".yaml", ".yml", ".toml")):
         return _of_user(group, Path(value))
-    hint = f"set a key of the section, {group}.key=value" if _is_section(group) else "the path of a .yaml file"
+    of_section = any(key.startswith(f"{group}.") for key, _ in walk())
+    hint = f"set a key of the section, {group}.key=value" if of_section else "the path of a .yaml file"
     return None, [Problem(group, f"unknown.{nearest(value, known[group])} Known: {', '.join(known[group])}; or {hint}.",
                           found=value)]
 
@@ -181,10 +182,6 @@ def file_of(name: str) -> Path | None:
     """Returns the file behind group/choice, as Hydra names it; None for the schema and Hydra's own."""
     there = (directory / f"{name}.yaml" for directory in directories())
     return next((path for path in there if path.is_file()), STORED[name].path if name in STORED else None)
-
-
-def _is_section(group: str) -> bool:
-    return any(key.startswith(f"{group}.") for key, _ in walk())
 
 
 def _of_user(group: str, path: Path) -> tuple[str, list[Problem]]:

@@ -86,7 +86,7 @@ def sets(entry: Any, key: str) -> bool:
 
 def _rewriting_problems(entry: dict) -> list[Problem]:
     return [Problem(key, "changes the config.json of a model, and this stage names none: it continues with "
-                    "that of the run or of a stage above.", "Set it for the run, or beside model.model_path.")
+                    "that of the run or of a stage above.", "Set it for the run, or together with model.model_path.")
             for key in REWRITES if sets(entry, key) and not sets(entry, "model.model_path")]
 
 
@@ -106,7 +106,8 @@ def with_stages(config: Config) -> tuple[Config, list[Problem]]:
             place = f"entry {index + 1} of `stages`"
             problems.append(Problem(f"{place}: stage_name", "needed a letter, then letters, digits and '_', at most "
                                     f"{LONGEST_NAME} in all, and not 'all'; it names a rule and a directory.",
-                                    _boolean(name), found=name))
+                                    "YAML reads on, off, yes, no, true and false as booleans: put the name in quotes."
+                                    if isinstance(name, bool) else "", found=name))
             problems += [p.but(key=f"{place}: {p.key}") for p in own]
             continue
         if name in above:
@@ -117,12 +118,6 @@ def with_stages(config: Config) -> tuple[Config, list[Problem]]:
         kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or (k in read and k not in RUN_WIDE)})
         above.append(name)
     return config.but("stages", kept), problems
-
-
-def _boolean(name: Any) -> str:
-    """Explains how to write a name that YAML does not read as text."""
-    return ("YAML reads on, off, yes, no, true and false as booleans: put the name in quotes."
-            if isinstance(name, bool) else "")
 
 
 def _are_ordered(stages: list[dict]) -> bool:

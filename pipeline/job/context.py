@@ -119,7 +119,7 @@ def _run(work: Callable[[Context], None], context: Context) -> bool:
         if not own_process.add(directory, ended):
             _fail(context, str(ended), 2)
         first, *saved = str(ended).splitlines()
-        context.log.warning("warning: %s; the stage restarts, and calls it in processes of its own: where one "
+        context.log.warning("warning: %s; the stage restarts, and calls it in separate processes: where one "
                             "ends, its row fails%s", first, "".join(f";{words}" for words in saved))
         return True
     except OuroError as error:

@@ -1,8 +1,8 @@
 """Functions of the user that ended the process of a stage (os._exit, a crash): it starts again and calls them apart.
 
-From then on each call, or attempt, has a process of its own, and one that ends is a failed row. The list in the stage's
-directory outlives interruptions, so a resumed stage makes the same rows. A function is listed once, which bounds the
-number of starts.
+From then on each call, or attempt, runs in a separate process, and one that ends is a failed row. The list in the
+stage's directory outlives interruptions, so a resumed stage makes the same rows. A function is listed once, which
+bounds the number of starts.
 
 Functions that cannot be called apart (of a loss, advantages) end the stage: `ended_early` names them.
 """

@@ -9,6 +9,7 @@ ARGUMENT ...`.
 
 import os
 import platform
+import re
 import socket
 import sys
 
@@ -51,7 +52,8 @@ def rendezvous() -> dict[str, str]:
 
 def become(first: int, count: int, module: list[str]) -> None:
     """Replaces this process by the task's command."""
-    here, local = _tasks_here(), int(os.environ["SLURM_LOCALID"])
+    here = int(re.match(r"\d+", os.environ["SLURM_STEP_TASKS_PER_NODE"])[0])  # `4` or `4(x2)`
+    local = int(os.environ["SLURM_LOCALID"])
     own = deal_cores(cores(), here)[local]
     os.sched_setaffinity(0, own)
     environment = thread_environment(len(own)) | {
@@ -66,10 +68,6 @@ def become(first: int, count: int, module: list[str]) -> None:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[begin : begin + count])
     os.execve(sys.executable, launch.command(*module), os.environ | environment)
 
-
-def _tasks_here() -> int:
-    """Returns the number of this step's tasks on this node; SLURM_STEP_TASKS_PER_NODE is `4` or `4(x2)`."""
-    return int(os.environ["SLURM_STEP_TASKS_PER_NODE"].split("(")[0].split(",")[0])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Tasksets: their settings, and the curated rows that belong to each.
 
-A set with a `path` has rows of its own, under its name. One without uses the pool (`data_processor.task_pipeline`), of
+A set with a `path` has its own rows, under its name. One without uses the pool (`data_processor.task_pipeline`), of
 its split. Several training sets are concatenated; pipeline/job/selection.py mixes them.
 """
 

@@ -1,8 +1,8 @@
 """Tasks of packages that a configuration names, `reasoning-gym://gsm_symbolic`: made while planning, once.
 
 Planning replaces each such path by that of a jsonl file below store/.tasks, named by the package's versions and by what
-was asked for; everything behind it reads a file, and an identity has its content. The package is imported by a process
-of its own (operators/task_packages.py).
+was asked for; everything behind it reads a file, and an identity has its content. The package is imported by a separate
+process (operators/task_packages.py).
 """
 
 import json

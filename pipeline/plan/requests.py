@@ -18,7 +18,7 @@ MIB_PER_GIB, GIB = 1024, 2**30
 
 
 def is_submitted(stage: Stage) -> bool:
-    """Returns whether a stage is a job of its own; the others run where the command runs."""
+    """Returns whether a stage is a separate job; the others run where the command runs."""
     return stage.kind.computes or stage.config.cluster.slurm.submit == "all"
 
 

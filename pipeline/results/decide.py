@@ -105,11 +105,6 @@ def undecided(by_seed: Sequence[float]) -> str:
     return ""
 
 
-def decided_after(by_seed: Sequence[float]) -> int | None:
-    """Returns the number of differences after which one who looks after each stops; None if none decides."""
-    return next((count for count in range(1, len(by_seed) + 1) if not undecided(by_seed[:count])), None)
-
-
 def _values(run: View, metric: str) -> dict[str, float | None]:
     score = next((score for score in last_scores(run) if score.metric == metric), None)
     if score is None:

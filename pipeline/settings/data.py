@@ -219,7 +219,7 @@ class ExplorerInput(Section):
 
     @rule
     def _one_or_several(self):
-        """A `taskset` beside `tasksets` may only have a name (recipes set one): the rest would be ignored."""
+        """A `taskset` together with `tasksets` may only have a name (recipes set one): the rest would be ignored."""
         given = [name for name in ("path", "limit", "subset_name", "repeat_times", "default_workflow_type",
                                    "default_reward_fn_type", "workflow_args", "reward_fn_args")
                  if getattr(self.taskset, name)]
@@ -253,7 +253,7 @@ class ExplorerInput(Section):
 
 
 class ReplayBuffer(Section):
-    """Rollouts that are trained on again, beside those that are new."""
+    """Rollouts that are trained on again, in addition to new ones."""
 
     enable: bool = setting(False, "train on rollouts again")
     replay_ratio: float = setting(0.5, "share of a train batch that was trained on before, rounded down to whole "

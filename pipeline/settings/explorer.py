@@ -92,7 +92,7 @@ class RolloutModel(Section):
 
 
 class AuxiliaryModel(Section):
-    """A model beside the policy: a sequence classifier with one label scores responses (reward_model); any other model
+    """A model besides the policy: a sequence classifier with one label scores responses (reward_model); any other model
     is served to judge_reward and to workflows with a parameter `auxiliary_models`."""
 
     name: str | None = setting(None, "name of the model in reward_fn_args: `model` of reward_model, `judge_model` of "

@@ -84,7 +84,7 @@ def _texts() -> dict[str, bool]:
 
 
 def nearest_key(key: str, more: Iterable[str] = ()) -> str:
-    """Returns ` Did you mean 'x'?` for an unknown key, or an empty string. more: names beside the top sections.
+    """Returns ` Did you mean 'x'?` for an unknown key, or an empty string. more: names in addition to the top sections.
 
     Each part is replaced by the nearest name in the same place; where none is near, the setting with the nearest name
     in any place is suggested.

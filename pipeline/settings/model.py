@@ -7,7 +7,7 @@ from ouroboros.pipeline.settings.lora import WHOLE
 from ouroboros.pipeline.settings.setting import Section, rule, section, setting
 from ouroboros.pipeline.store.errors import Problem
 
-# rope_type -> what rope_scaling needs beside it; dynamic is absent: engine and trainer stretch it by different lengths
+# rope_type -> what rope_scaling needs besides it; dynamic is absent: engine and trainer stretch it by different lengths
 ROPE_TYPES = {"default": (), "linear": ("factor",), "yarn": ("factor",), "longrope": ("short_factor", "long_factor"),
               "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")}
 FIXED = {  # keys of config.json that override_config may not have

@@ -205,7 +205,7 @@ class About:
 
     how: whether it affects execution rather than results. choices: may depend on the current directory. names: choices
     in addition to a user's `package.module:function`. meant: from another spelling of a choice to the choice. unlisted:
-    values beside the choices that only tests set. own: a user's `package.module:Class` is a choice too.
+    further values that only tests set. own: a user's `package.module:Class` is a choice too.
     """
 
     how: bool = False

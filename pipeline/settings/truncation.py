@@ -41,7 +41,7 @@ def truncates(config) -> bool:
 
 
 def most_kept(config) -> int:
-    """Returns the most tokens that stay beside each sampled one; 0 where none are kept."""
+    """Returns the most tokens that are kept in addition to each sampled one; 0 where none are kept."""
     return max((one["top_k"] for one in truncations(config).values()), default=0) if truncates(config) else 0
 
 

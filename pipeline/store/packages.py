@@ -1,6 +1,6 @@
 """Packages of tasks, which no lock can hold, as they pin other versions of what it has: `ouro fetch NAME`.
 
-Each has a folder of its own beside the project, without what it declares to need, and is on the path of no process but
+Each has a folder next to the project, without what it declares to need, and is on the path of no process but
 those that read its tasks and score their answers. A file in pipeline/packages/ has its versions and their hashes.
 """
 

@@ -42,7 +42,7 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | No
     directory = Path(path)
     if (directory / ADAPTER_CONFIG).is_file():  # transformers reads the model that it names, not the one beside it
         return Problem(key, f"has {ADAPTER_CONFIG} beside config.json: an adapter in the directory of a model.", "Move "
-                       "the adapter's files into a directory of their own, and name that one in model.lora_configs: "
+                       "the adapter's files into another directory, and name that one in model.lora_configs: "
                        "[{path: …}].", found=path)
     try:
         shapes = {name: shape for file in _files(directory) for name, shape in _shapes(file).items()}

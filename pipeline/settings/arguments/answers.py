@@ -77,7 +77,7 @@ class CodeReward(Reward):
 
 
 class OverlongPenalty(Reward):
-    """The penalty on length, beside a function that says what is right."""
+    """The penalty on length, added to a function that judges whether the answer is right."""
     components = ("overlong_penalty",)
     cache_length: int | None = Field(None, ge=1, description="last tokens, which cost; null: a fifth of the longest")
     max_response_length: int | None = Field(None, ge=2, description="length of the longest response; null: "
@@ -106,7 +106,7 @@ class ToolArguments(Workflow):
     environment_class: str | None = Field(None, description=(
         "a class derived from ouroboros.workflows.tools.Environment, as package.module:Class; its public methods are "
         "tools"))
-    environment: list[str] = Field([], description="environment variables that tools see beside those of every program")
+    environment: list[str] = Field([], description="environment variables that tools see besides the usual ones")
     tool_seconds: float = Field(30.0, ge=0.1, le=LONGEST, description=(
         "limit of one call, unless the tool declares its own, and of the start of an MCP server"))
     tool_gib: float | None = Field(4.0, gt=0, description="memory of the process of a call; null: not limited")

@@ -10,7 +10,7 @@ from ouroboros.pipeline.settings.arguments.addresses import is_address
 class McpServer(BaseModel):
     """A server of the Model Context Protocol: a program that is started for each attempt, or a URL.
 
-    env: environment variables that the program sees beside those of every program. token_env: variable with the token
+    env: environment variables that the program sees besides those of every program. token_env: variable with the token
     of `Authorization: Bearer`. tools: those that the model sees; None for all. prefix: before their names. idempotent:
     whether calls may be repeated after a kill (workflows/protocol/tools.py), or the tools of which they may. stateful:
     whether calls depend on earlier ones of the attempt.

@@ -77,7 +77,7 @@ def verify(name, root):
 @click.command()
 @click.argument("package", metavar="PACKAGE")
 def fetch(package):
-    """Install a package of tasks beside the project, in .packages/: chosen versions, with their hashes.
+    """Install a package of tasks next to the project, in .packages/: chosen versions, with their hashes.
 
     PACKAGE is the first word of a path such as reasoning-gym://gsm_symbolic (docs/tasks.md).
     """

@@ -104,6 +104,11 @@ def test_runs_of_other_tasks_have_no_differences(tmp_path):
         decide.differences([run_of(tmp_path, "c", 5)], [run_of(tmp_path, "d", 5)], "pass@2")
 
 
+def decided_after(by_seed):
+    """The number of differences after which one who looks after each stops; None if none decides."""
+    return next((count for count in range(1, len(by_seed) + 1) if not decide.undecided(by_seed[:count])), None)
+
+
 @pytest.mark.parametrize(("differences", "count"), [
     ([0.2, 0.2, 0.2, 0.2, 0.2, 0.2, -5], 6), ([0.2, -0.2, 0.1, -0.1], None),
     ([0.2, 0.1 + 0.1, 0.3 - 0.1, 0.2, 0.2, 0.2], 6),  # equal but for rounding
@@ -112,7 +117,7 @@ def test_runs_of_other_tasks_have_no_differences(tmp_path):
     *(([0.16, 0.18, 0.2, 0.22, 0.24, last], count) for last, count in (
         (0.299, 6), (0.301, None), (0.101, 6), (0.099, None)))])
 def test_decided_after(differences, count):
-    assert decide.decided_after(differences) == count
+    assert decided_after(differences) == count
 
 
 def test_one_seed_that_is_far_from_the_others_keeps_all_undecided():
@@ -125,4 +130,4 @@ def test_one_seed_that_is_far_from_the_others_keeps_all_undecided():
 @pytest.mark.parametrize(("kind", "parameters"), [("normal", (0, 1)), ("uniform", (-1, 1)), ("standard_t", (3,))])
 def test_differences_without_a_cause_are_decided_at_most_once_in_twenty(kind, parameters):
     drawn = getattr(np.random.default_rng(3), kind)(*parameters, size=(1500, 20)).tolist()
-    assert sum(decide.decided_after(one) is not None for one in drawn) <= 0.05 * 1500
+    assert sum(decided_after(one) is not None for one in drawn) <= 0.05 * 1500

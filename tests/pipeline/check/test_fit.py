@@ -136,7 +136,7 @@ def test_ranks_are_named_only_as_far_as_gpus_go():
     (0.1, 80, "both", 0, "Set it between 0.18 and 0.99."), (0.9, 20, "colocate", 5.4, "Set it between 0.72 and 0.72."),
     (0.9, 20, "colocate", 5.4, "trainer and reward models keep 5.4."),
     (0.9, 12, "both", 0, "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs."),
-    (0.9, 12, "colocate", 0, "or mode=both with GPUs of its own."),
+    (0.9, 12, "colocate", 0, "or mode=both with separate GPUs."),
 ])
 def test_an_engine_needs_room_for_its_weights_and_one_sequence(share, gib, mode, others, words):
     config = rft(mode=mode, explorer__rollout_model__gpu_memory_utilization=share)

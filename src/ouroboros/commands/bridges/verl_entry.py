@@ -20,7 +20,7 @@ REFUSED = {
     **dict.fromkeys(("main_generation", "main_generation_server"), "only generates responses"),
     **dict.fromkeys(("model_merger", "legacy_model_merger"), "only converts a checkpoint"),
     "main_spin": "trains on pairs that it samples itself (SPIN)",
-    "main_prime": "trains its reward model beside the policy (PRIME)",
+    "main_prime": "trains its reward model along with the policy (PRIME)",
     "main_sppo": "trains by self-play preference (SPPO)",
 }
 

@@ -38,7 +38,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         profile: str | None = None, dry: bool = False, view: bool = False) -> int:
     """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code.
 
-    extra: arguments for snakemake. detach: in a session of its own. profile: `slurm` submits stages as jobs. dry: only
+    extra: arguments for snakemake. detach: in a new session. profile: `slurm` submits stages as jobs. dry: only
     print where each would run. view: `ouro view` shows it. No problem that a check knows may appear after a stage."""
     from ouroboros.commands.run import outcome, submission
     from ouroboros.commands.run.snakefile import MULTIRUN, make_plan_or_sweep
@@ -114,7 +114,7 @@ def anew(words: list[str], planned) -> list[str]:
 
 @contextlib.contextmanager
 def watched(plan: "Plan | Sweep", shown: "View | SweepView") -> Iterator[None]:
-    """Shows a run in a browser within the block: `ouro view`, which prints its address, as a process of its own."""
+    """Shows a run in a browser within the block: `ouro view`, which prints its address, as a separate process."""
     plan.freeze()
     first = [] if hasattr(shown, "entries") else [shown.run]  # of a sweep no point is preferred
     command = launch.command("ouroboros", "view", *first, "--root", str(shown.path.parents[2]))
@@ -128,7 +128,7 @@ def watched(plan: "Plan | Sweep", shown: "View | SweepView") -> Iterator[None]:
 
 
 def start_detached(plan: "Plan | Sweep", shown: "View | SweepView", command: list[str]) -> int:
-    """Starts `ouro run` in a session of its own, which no terminal ends; prints how to follow it."""
+    """Starts `ouro run` in a new session, which no terminal ends; prints how to follow it."""
     plan.freeze()
     log = shown.path / "logs" / f"run-{time.strftime('%Y%m%d-%H%M%S')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

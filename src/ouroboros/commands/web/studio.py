@@ -1,4 +1,4 @@
-"""The server of `ouro studio`: recipes in a form, beside the pages of `ouro view`, with the same token and guard.
+"""The server of `ouro studio`: recipes in a form, next to the pages of `ouro view`, with the same token and guard.
 
 It writes recipes below the directory where it was started, and starts runs with `ouro run`, which outlive it.
 """
@@ -168,7 +168,7 @@ def new(root: Path, data: str, model: str, name: str, prompt_key: str | None, re
     text = written.pop(str(drafts.GROUP / "project.yaml"))
     beside = {one: content for one, content in written.items() if one != "README.md"}
     if there := [one for one in beside if (root / one).exists()]:
-        raise DataError(f"{', '.join(there)}: there already, and the recipe would have one of its own. Start `ouro "
+        raise DataError(f"{', '.join(there)}: there already, and the recipe would write another. Start `ouro "
                         "studio` in another directory.")
     for one, content in beside.items():
         files.write_atomic(root / one, partial(Path.write_text, data=content, encoding="utf-8"))
