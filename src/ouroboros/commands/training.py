@@ -1,7 +1,7 @@
 """`ouroboros.train`: writes a recipe, and the files that it names, for what was handed over in Python.
 
 conf/recipe/NAME.yaml is a recipe like any other: `ouro run recipe=NAME` runs the same. Rows become a jsonl file in
-data/ and functions modules in functions/, named after their content: equal ones are one file in every process.
+data/ and functions modules in train_functions/, named after their content: equal ones are one file in every process.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ouroboros.commands.by_source import name_of
+from ouroboros.commands.by_source import name_of, write_if_new
 from ouroboros.commands.init import data as project_data
 from ouroboros.commands.init import foreign
 from ouroboros.commands.init.columns import Guess, guess, judged
@@ -163,8 +163,7 @@ def stored(data: Any, key: str) -> str:
     if not text:
         raise DataError(f"{key} has no rows.")
     path = Path("data", f"{key}_{files.hash_text(text.decode())[:8]}.jsonl")
-    if not path.exists():
-        files.write_atomic(path, lambda temporary: temporary.write_bytes(text))
+    write_if_new(path, text)
     return str(path)
 
 
