@@ -125,7 +125,7 @@ def _warmup(made: Any, sft_data: Any, rate: str) -> dict[str, Any]:
     if shown.kind != "sft" or shown.convert:
         raise DataError(f"sft_data: {shown.notes[0]}; needed demonstrations: prompt and completion, or messages.")
     sft = {"stage_name": "sft", "algorithm": {"algorithm_type": "sft", "optimizer": {"lr": float(rate)}},
-           "buffer": {"total_epochs": 1,
+           "buffer": {"total_epochs": 1, "total_steps": None,  # `steps` are those of the stage after it
                       "trainer_input": {"experience_buffer": {"path": path, "format": shown.format}}}}
     return {"stages": [sft, *map(dict, made.stages)]}
 
