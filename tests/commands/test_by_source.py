@@ -97,7 +97,7 @@ def cell(tmp_path, monkeypatch):
     """What a cell of a notebook, whose source only the line cache has, defines in __main__."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in [one for one in sys.modules if one.partition(".")[0] == "functions"]:
+    for name in [one for one in sys.modules if one.partition(".")[0] == "train_functions"]:
         monkeypatch.delitem(sys.modules, name)
     name = "/tmp/ipykernel_1/cell.py"
     monkeypatch.setitem(linecache.cache, name, (len(CELL), None, CELL.splitlines(keepends=True), name))
@@ -140,14 +140,14 @@ def test_what_stages_can_import_keeps_its_name(cell, monkeypatch):
     assert name_of(importlib.import_module("my_scores").short, "reward") == "my_scores:short"
     assert name_of("accuracy_reward", "reward") == "accuracy_reward"
     assert name_of(accuracy_reward, "reward") == "ouroboros.operators.reward:accuracy_reward"
-    assert not Path("functions").exists()
+    assert not Path("train_functions").exists()
 
 
 def test_a_module_that_only_this_process_can_import_is_written_too(cell, tmp_path, monkeypatch):
     (other := tmp_path / "elsewhere").mkdir()
     (other / "only_here.py").write_text("def short(response, answer): return 1.0\n")
     monkeypatch.syspath_prepend(str(other))
-    assert name_of(importlib.import_module("only_here").short, "reward").startswith("functions.short_")
+    assert name_of(importlib.import_module("only_here").short, "reward").startswith("train_functions.short_")
 
 
 @pytest.mark.parametrize(("pick", "words"), [
@@ -161,7 +161,7 @@ def test_what_a_module_cannot_hold_is_refused_by_its_name(cell, pick, words):
     with pytest.raises(ConfigError) as refused:
         name_of(pick(cell), "reward")
     wording(re.sub(" at 0x[0-9a-f]+", " at 0x", str(refused.value)), *words)
-    assert not Path("functions").exists()
+    assert not Path("train_functions").exists()
 
 
 def test_a_later_process_names_the_same_function_alike(tmp_path):
@@ -175,7 +175,7 @@ def test_a_later_process_names_the_same_function_alike(tmp_path):
         told.add(subprocess.run([sys.executable, program], env={**os.environ, "PYTHONHASHSEED": seed}, cwd=tmp_path,
                                 text=True, capture_output=True, check=True).stdout)
     assert len(told) == 1
-    assert len([*(tmp_path / "functions").glob("*.py")]) == 1
+    assert len([*(tmp_path / "train_functions").glob("*.py")]) == 1
 
 
 def test_constants_have_one_text_and_others_have_none():

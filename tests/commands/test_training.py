@@ -105,7 +105,7 @@ def test_arguments_are_settings_of_a_recipe(here, unmeasured):
     shown = [{"prompt": row["question"], "completion": f"It is {row['answer']}, as one counts on from there, one by "
               "one."} for row in ROWS]
     ouroboros.train(MODEL, ROWS, [score, "accuracy_reward"], {"algorithm_type": "rloo", "repeat_times": 4},
-                    eval_data=ROWS[:8], sft_data=shown, tools=stock, name="two")
+                    eval_data=ROWS[:8], sft_data=shown, tools=stock, steps=9, name="two")
     made = written("two")
     source = made["buffer"]["explorer_input"]
     assert source["default_reward_fn_type"] == [name_of(score, "reward"), "accuracy_reward"]
@@ -116,6 +116,7 @@ def test_arguments_are_settings_of_a_recipe(here, unmeasured):
     assert source["taskset"]["path"] == stored(ROWS, "data")
     assert (made["algorithm"]["algorithm_type"], made["algorithm"]["repeat_times"]) == ("rloo", 4)
     assert [one["stage_name"] for one in made["stages"]] == ["sft", "rft"]
+    assert (made["buffer"]["total_steps"], made["stages"][0]["buffer"]["total_steps"]) == (9, None)
     assert ouroboros.check("two", data=False, call=False).problems == []
 
 

@@ -1,9 +1,9 @@
 """Functions handed over in Python, as a recipe names them: `module:function`.
 
 A function that the processes of stages can import keeps its own name. Any other, of a script or a notebook, a lambda
-too, is written by its source into a module of the project, functions/NAME_HASH.py, with the imports, constants and
-functions that its free names mean. Nothing is pickled: the module is a user's file like any other, its digest enters
-identities, and equal functions give the same file in every process.
+too, is written by its source into a module of the project, train_functions/NAME_HASH.py, with the imports, constants
+and functions that its free names mean. Nothing is pickled: the module is a user's file like any other, its digest
+enters identities, and equal functions give the same file in every process.
 """
 
 import ast
@@ -25,7 +25,7 @@ from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.project_imports import is_installed
 
-DIRECTORY = "functions"  # of the project
+DIRECTORY = "train_functions"  # of the project
 HEADER = "# Written by ouroboros.train from the source of a function. Edit the function there, not here.\n"
 FUTURE = "from __future__ import annotations\n"
 FUTURE_FLAG = 0x1000000  # of code under it (CO_FUTURE_ANNOTATIONS)
@@ -49,10 +49,14 @@ def name_of(given: str | Callable, key: str) -> str:
     module.add(name, given)
     text = FUTURE * module.has_future + "\n".join([*module.imports, *module.constants, *module.functions])
     stem = f"{name}_{files.hash_text(text)[:8]}"
-    path = Path(DIRECTORY) / f"{stem}.py"
-    if not path.exists():
-        files.write_atomic(path, lambda temporary: temporary.write_text(HEADER + text, encoding="utf-8"))
+    write_if_new(Path(DIRECTORY) / f"{stem}.py", (HEADER + text).encode())
     return f"{DIRECTORY}.{stem}:{name}"
+
+
+def write_if_new(path: Path, content: bytes) -> None:
+    """Writes a file that is named after its content, also where somebody has changed it."""
+    if not path.exists() or path.read_bytes() != content:
+        files.write_atomic(path, lambda temporary: temporary.write_bytes(content))
 
 
 def _refuse(key: str, why: str) -> NoReturn:

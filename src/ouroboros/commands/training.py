@@ -1,7 +1,7 @@
 """`ouroboros.train`: writes a recipe, and the files that it names, for what was handed over in Python.
 
 conf/recipe/NAME.yaml is a recipe like any other: `ouro run recipe=NAME` runs the same. Rows become a jsonl file in
-data/ and functions modules in functions/, named after their content: equal ones are one file in every process.
+data/ and functions modules in train_functions/, named after their content: equal ones are one file in every process.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ouroboros.commands.by_source import name_of
+from ouroboros.commands.by_source import name_of, write_if_new
 from ouroboros.commands.init import data as project_data
 from ouroboros.commands.init import foreign
 from ouroboros.commands.init.columns import Guess, guess, judged
@@ -125,7 +125,7 @@ def _warmup(made: Any, sft_data: Any, rate: str) -> dict[str, Any]:
     if shown.kind != "sft" or shown.convert:
         raise DataError(f"sft_data: {shown.notes[0]}; needed demonstrations: prompt and completion, or messages.")
     sft = {"stage_name": "sft", "algorithm": {"algorithm_type": "sft", "optimizer": {"lr": float(rate)}},
-           "buffer": {"total_epochs": 1,
+           "buffer": {"total_epochs": 1, "total_steps": None,  # `steps` are those of the stage after it
                       "trainer_input": {"experience_buffer": {"path": path, "format": shown.format}}}}
     return {"stages": [sft, *map(dict, made.stages)]}
 
@@ -163,8 +163,7 @@ def stored(data: Any, key: str) -> str:
     if not text:
         raise DataError(f"{key} has no rows.")
     path = Path("data", f"{key}_{files.hash_text(text.decode())[:8]}.jsonl")
-    if not path.exists():
-        files.write_atomic(path, lambda temporary: temporary.write_bytes(text))
+    write_if_new(path, text)
     return str(path)
 
 
