@@ -14,7 +14,7 @@ from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.profiles import profiled
 from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.settings.setting import at, plain
-from ouroboros.pipeline.store.digests import below, resolve
+from ouroboros.pipeline.store.digests import MadePath, below, resolve
 
 POOL = "inputs"  # name for rows that belong to no set
 FEATURE = "feature_keys."  # begins the name of a column that a selector reads; its index follows
@@ -125,8 +125,9 @@ def _files_of(key: str, name: str, one: Rows, columns: tuple[tuple[str, str], ..
     paths = one.path if several else [one.path] if one.path else []
     shown = key.startswith((SHOWN, EXPERTS))
     purpose = "task" if not shown else "demonstration" if one.format.response_key else "text"
-    return [Source(name, f"{key}.path" + (f".{i}" if several else ""),
-                   below(path, one.subset_name), one.split, f"{key}.format", columns,
+    return [Source(name, f"{key}.path" + (f".{i}" if several else ""), below(path, one.subset_name),
+                   "train" if isinstance(path, MadePath) else one.split,  # a package's file has its split alone
+                   f"{key}.format", columns,
                    ("solution_key",), _prompt_setting(one.format),
                    getattr(one.format, "enable_concatenated_multi_turn", False), _pair_of(key, one.format),
                    getattr(one.format, "unsupported", "") == "skip", _form(one.format), purpose,

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from ouroboros.pipeline.check import sources
 from ouroboros.pipeline.plan import hub
 from ouroboros.pipeline.plan.packaged_tasks import facts, with_tasks
+from ouroboros.pipeline.settings.data import Taskset
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store import packages
 from ouroboros.pipeline.store.digests import MadePath
 from ouroboros.pipeline.store.errors import DataError
-from tests.configs import changed
+from tests.configs import changed, element
 from tests.golden.messages import refuses
 from tests.task_package import fetched
 
@@ -51,6 +53,12 @@ def test_it_is_a_file_that_says_how_it_was_asked_for(config):
     before = Path(path).stat().st_mtime_ns
     assert at(hub.located(made)[0], f"{SET}.path") == path  # a second time, from the file
     assert Path(path).stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(("path", "split"), [("a", "all"), (MadePath("a.jsonl", "sums://a"), "train")])
+def test_a_file_of_tasks_has_those_of_its_split_alone(path, split):
+    own = element(Taskset, {"path": "a", "split": "all"}).model_copy(update={"path": path})
+    assert [one.split for one in sources._files_of(SET, "train", own, ())] == [split]
 
 
 def test_other_arguments_are_other_tasks_also_in_a_stage(config):
