@@ -72,12 +72,13 @@ def find(stage: Path, spec: Mapping[str, Any], config: Any, verify: str) -> tupl
     spec: its trunk and inputs, as in its stage.json. config: its settings. verify: how files of donors are compared, as
     in `hashes`.
     """
-    donors = [*_listed(stage, spec["trunk"]["settings"])] if spec.get("trunk") else []
+    donors = _listed(stage, spec["trunk"]["settings"]) if spec.get("trunk") else []
     if not donors or files.is_complete(stage) or checkpoints.complete_checkpoints(stage):
         return None, ""
     found, unlike = [], ""
-    for place, theirs in donors:
+    for place in donors:
         try:
+            theirs = files.read_json(place / "stage.json")
             total, able = _shared(place, theirs, spec, config)
             changed = [part for part in PARTS if theirs["trunk"][part] != spec["trunk"][part]] if able else []
             if able and not changed:
@@ -89,24 +90,21 @@ def find(stage: Path, spec: Mapping[str, Any], config: Any, verify: str) -> tupl
     return max(found, key=lambda one: one.step, default=None), unlike
 
 
-def _listed(stage: Path, settings: str) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yields the stages of the same name and settings but for their ends, with their stage.json.
+def _listed(stage: Path, settings: str) -> list[Path]:
+    """Returns the stages with checkpoints that have the same name and settings but for their ends.
 
-    Of the same name: rows are addressed by it.
+    The same name: rows are addressed by it.
     """
-    for entry in sorted((stage.parent / INDEX / settings).glob(f"{stage.name.rpartition('-')[0]}-*")):
-        place = stage.parent / entry.name
-        if place != stage and checkpoints.complete_checkpoints(place) and (place / "stage.json").exists():
-            theirs = files.read_json(place / "stage.json")
-            if at(theirs, "trunk.settings") == settings:
-                yield place, theirs
+    entries = (stage.parent / INDEX / settings).glob(f"{stage.name.rpartition('-')[0]}-*")
+    places = sorted(stage.parent / entry.name for entry in entries if entry.name != stage.name)
+    return [place for place in places if checkpoints.complete_checkpoints(place) and (place / "stage.json").exists()]
 
 
 def _names(changed: Collection[str], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
     """Yields the names of the parts in which trunks differ; of inputs and files, each one's own."""
     for part in changed:
         if isinstance(ours[part], dict):
-            yield from (key for key in ours[part].keys() | theirs[part].keys()
+            yield from (key for key in sorted(ours[part].keys() | theirs[part].keys())
                         if ours[part].get(key) != theirs[part].get(key))
         else:
             yield part

@@ -19,7 +19,7 @@ from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config, users_code, walk
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import LATER, RECIPES, Kind
-from ouroboros.pipeline.settings.rates import SCHEDULE, TOTALS, rates_of
+from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
 from ouroboros.pipeline.settings.setting import about, at, plain, values_of
 from ouroboros.pipeline.settings.unused import without_unused
 from ouroboros.pipeline.store import files
@@ -142,16 +142,17 @@ def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], 
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
     return Stage(run, name, kind, files.hash_json(bare(content))[:8], root, inputs,
                  Config.partial(_select(settings, in_identity + others)), waits, hub,
-                 _trunk(bare(content), watched) if kind.trains else {})
+                 _trunk(bare(content), settings, watched) if kind.trains else {})
 
 
-def _trunk(content: dict[str, Any], watched: Any) -> dict[str, Any]:
+def _trunk(content: dict[str, Any], settings: Config, watched: Any) -> dict[str, Any]:
     """Returns the content of an identity for a comparison of steps (pipeline/job/trunks.py): all of it, so that no
     setting is forgotten, but for TOTALS and the schedules of learning rates, which are compared by their values.
 
     watched: what the stage evaluates on its way, which no step depends on.
     """
-    rates = rates_of(content["settings"])
+    optimizers = zip(OPTIMIZERS, (settings.algorithm.optimizer, settings.trainer.critic.optimizer), strict=True)
+    rates = {key: {name: getattr(section, name) for name in SCHEDULE} for key, section in optimizers}
     apart = [*TOTALS, *(f"{key}.{name}" for key in rates for name in SCHEDULE)]
     return {"settings": files.hash_json([content["kind"], reduce(_without, apart, content["settings"])]),
             "rates": rates, "inputs": content["inputs"], "format": content["format"],

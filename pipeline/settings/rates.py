@@ -17,12 +17,6 @@ SCHEDULE = ("lr", "lr_scheduler_type", "lr_warmup_steps", "lr_warmup_steps_ratio
 Rates = Mapping[str, Mapping[str, Any]]  # optimizer -> its SCHEDULE
 
 
-def rates_of(settings: Any) -> Rates:
-    """Returns the schedules of a stage's optimizers. settings: nested, plain ones too."""
-    return {key: {name: at(settings, f"{key}.{name}") for name in SCHEDULE} for key in OPTIMIZERS
-            if at(settings, key) is not None}
-
-
 def equal_steps(one: Rates, total: int, other: Rates, others_total: int) -> float:
     """Returns the number of first steps in which every optimizer has the same learning rate in both stages."""
     if one == other and total == others_total:
@@ -49,5 +43,6 @@ def is_kept(config: Any, total: int, step: int) -> bool:
     """Returns whether the checkpoint of a step stays whatever comes after it: by trainer.keep_every, and the last one
     before wsd lets a rate fall, where a longer stage can begin. config: settings of a stage."""
     every = config.trainer.keep_every
-    falls = [_shape(one, total)[-1] for one in rates_of(config).values() if one["lr_scheduler_type"] == "wsd"]
+    optimizers = (dict(found) for key in OPTIMIZERS if (found := at(config, key)))
+    falls = [_shape(one, total)[-1] for one in optimizers if one["lr_scheduler_type"] == "wsd"]
     return bool(every and step % every == 0) or step == min(falls, default=0)

@@ -2,15 +2,18 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from ouroboros.pipeline.job import trunks
 from ouroboros.pipeline.job.context import open_stage
 from ouroboros.pipeline.results import equality
 from ouroboros.pipeline.store import checkpoints, files, tables
 from ouroboros.pipeline.store.errors import StageError
+from ouroboros.stages.learner.engine.zero import ZeroEngine
 from tests.branches.conftest import TASKS
 from tests.damage import flip
 
@@ -52,6 +55,8 @@ def test_what_changed_is_named(donor, planned):
     spec = files.read_json(donor / "stage.json")
     files.write_json(donor / "stage.json", spec | {"trunk": spec["trunk"] | {"code": "of before"}})
     assert found(longer)[1].endswith(" code")
+    (donor / "stage.json").write_text("{")
+    assert donor.name in found(longer)[1]
 
 
 def test_the_checkpoint_must_be_one_that_can_be_loaded(donor, planned):
@@ -68,10 +73,12 @@ def test_files_are_links_and_where_there_are_none_copies(donor, planned, run, mo
     def refused(*_):
         raise OSError(errno.EXDEV, "another file system")
 
-    monkeypatch.setattr(os, "link", refused)
-    longer = run(planned("here", *SFT, "buffer.total_steps=7"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", refused)
+        longer = run(planned("here", *SFT, "buffer.total_steps=7"))
     assert not (longer / name).samefile(donor / name)
     assert sum(files.read_json(longer / files.MANIFEST)["taken"].values()) == 5 + 6  # of both before it
+    assert list(equality.differences(longer, run(planned("other", *SFT, "buffer.total_steps=7")))) == []
 
 
 def test_nothing_is_left_of_what_could_not_be_taken(donor, planned, run, monkeypatch):
@@ -101,3 +108,47 @@ def test_of_one_at_work_only_scheduled_checkpoints_are_taken(donor, planned):
     assert found(longer) == (5, "")
     with files.locked(donor / ".lock", print):
         assert found(longer) == (4, "")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_one_that_was_killed_while_it_took_ends_as_if_undisturbed(donor, planned, run, monkeypatch, gone):
+    """Before the last rename, that of the checkpoints; and then without the donor."""
+    stage, replace = planned("here", *SFT, "buffer.total_steps=6"), os.replace
+
+    def killed(source, target):
+        if str(target).endswith("/checkpoints"):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(stage)
+    assert tables.steps_present(Path(stage.directory), "steps") == [1, 2, 3, 4, 5]
+    if gone:
+        shutil.rmtree(donor)
+    assert ("taken" in files.read_json(run(stage) / files.MANIFEST)) is not gone
+    alone = run(planned("other", *SFT, "buffer.total_steps=6"))
+    assert list(equality.differences(Path(stage.directory), alone)) == []
+
+
+def test_a_count_of_adam_that_was_not_carried_is_found(donor, planned, run, monkeypatch):
+    load = ZeroEngine.load
+
+    def forgetful(zero, directory):
+        load(zero, directory)
+        for state in zero.engine.optimizer.optimizer.state.values():
+            state["step"] = torch.zeros_like(torch.as_tensor(state["step"]))
+
+    monkeypatch.setattr(ZeroEngine, "load", forgetful)
+    longer, alone = (run(planned(root, *SFT, "buffer.total_steps=7")) for root in ("here", "other"))
+    assert [line.partition(":")[0] for line in equality.differences(longer, alone)] == ["weights", "steps"]
+
+
+@pytest.mark.parametrize(("kind", "one", "two"), [("sft", 3, 7), ("grpo", 3, 7)])
+def test_passes_are_counted_as_steps(planned, run, kind, one, two):
+    """Seven demonstrations, and as many tasks, in batches of two."""
+    passes = (f"algorithm.algorithm_type={kind}", "synchronizer.sync_offset=1", "buffer.total_steps=null")
+    first, longer = (run(planned("here", *passes, f"buffer.total_epochs={count}")) for count in (1, 2))
+    manifest = files.read_json(longer / files.MANIFEST)
+    assert (manifest["taken"], manifest["steps"]) == ({first.name: one}, two)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ouroboros.pipeline.settings.rates import SCHEDULE, equal_steps, is_kept, rates_of
+from ouroboros.pipeline.settings.rates import SCHEDULE, equal_steps, is_kept
 from ouroboros.stages.learner.engine.rates import learning_rate
 from tests.configs import overridden
 
@@ -137,4 +137,3 @@ def test_checkpoints_that_stay():
     assert not any(is_kept(constant, 40, step) for step in range(1, 41))
     both = overridden("trainer.keep_every=15", "algorithm.optimizer.lr_scheduler_type=wsd")
     assert [step for step in range(1, 41) if is_kept(both, 40, step)] == [15, 30, 36]
-    assert rates_of(both)["algorithm.optimizer"]["lr_decay_steps_ratio"] == 0.1

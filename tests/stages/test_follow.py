@@ -3,7 +3,7 @@
 import pytest
 
 from ouroboros.pipeline.job.progress import score_words
-from ouroboros.pipeline.store import checkpoints, files, records, tables
+from ouroboros.pipeline.store import checkpoints, files, records, tables, versions
 from ouroboros.stages import follow
 from ouroboros.stages.follow import TOTAL, Follower, RolloutFollower, finish_training
 from tests.factories import row
@@ -144,7 +144,8 @@ def test_evaluations_on_the_way_are_reported_once_and_shown_with_every_later_ste
 
 def test_explorer_steps_are_followed_where_there_is_no_trainer(tmp_path, context_of, tracker):
     def explored(step):
-        made = row(records.Rollout, step=step, rows=8, tokens=500, rollout_seconds=0.25, other_seconds=0.05)
+        made = row(records.Rollout, stage=tmp_path.name, step=step, rows=8, tokens=500, rollout_seconds=0.25,
+                   other_seconds=0.05)
         tables.write(tables.step_file(tmp_path, "experience", step), records.Experience, [])
         tables.write(tables.step_file(tmp_path, "rollouts", step), records.Rollout, [made])
 
@@ -158,12 +159,16 @@ def test_explorer_steps_are_followed_where_there_is_no_trainer(tmp_path, context
     assert tracker.metrics == [(2, 8.0, 2000.0)]
 
 
-def test_a_finished_stage_hands_on_its_last_model_and_keeps_no_published_weights(tmp_path, context_of):
-    context = context_of(tmp_path)
+@pytest.mark.parametrize(("offset", "kept"), [(0, []), (1, [8, 9]), (2, [8, 9]), (3, [6, 8, 9])])
+def test_a_finished_stage_hands_on_its_last_model_and_keeps_the_weights_that_a_longer_one_begins_with(
+        tmp_path, context_of, offset, kept):
+    """Step 11 of an explorer that gets every second version: on-policy 10, the checkpoint, else 8, 8 and 6."""
+    context = context_of(tmp_path, f"synchronizer.sync_offset={offset}")
     checkpoint(tmp_path, 5, "old")
     checkpoint(tmp_path, 10, "new")
-    files.write_json(tmp_path / "weights" / "version=000009" / files.MANIFEST, {"hash": "old"})
+    for version in (4, 6, 8, 9):
+        files.write_json(versions.version_directory(tmp_path, version) / files.MANIFEST, {"hash": "old"})
     finish_training(context)
     assert (tmp_path / "model" / checkpoints.WEIGHTS).read_text() == "new"
-    assert list((tmp_path / "weights").iterdir()) == []
+    assert versions.numbers(tmp_path) == kept
     assert context.made == {"steps": 10, "weights_hash": "hash of 10"}
