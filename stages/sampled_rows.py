@@ -5,6 +5,7 @@ source: in the format of pipeline/check/samples.py.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from ouroboros.pipeline.store.harbor import UNSUPPORTED
 
 SHOWN = 160  # characters of a prompt in a message
 REPEATED = 0.1  # share of sampled rows that equal others, above which they are reported
+CONSTANT, FEW = 0.3, 20  # share of rows with one answer above which it is reported, and rows below which it is not
 
 
 def unusable(source: dict[str, Any], drawn: Sample) -> list[str]:
@@ -31,9 +33,9 @@ def unusable(source: dict[str, Any], drawn: Sample) -> list[str]:
 
 
 def warnings(source: dict[str, Any], rows: list[Row]) -> list[str]:
-    """A line about pairs of identical responses, one about a file whose rows are all identical, one about skipped
-    Harbor tasks, one about columns of media, and one about a split that a file has not."""
-    return [*_identical_pairs(source, rows), *_identical_rows(source, rows),
+    """A line about pairs of identical responses, one about rows that equal others, one about an answer that many tasks
+    share, one about skipped Harbor tasks, one about columns of media, and one about a split that a file has not."""
+    return [*_identical_pairs(source, rows), *_identical_rows(source, rows), *_one_answer(source, rows),
             *(_unsupported(source, rows) if source.get("skips") else []), *_media(source, rows), *_no_split(source)]
 
 
@@ -124,6 +126,17 @@ def _identical_rows(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
         yield (f"{source['key']}: all {len(rows)} sampled rows of {source['path']} have the same "
                f"{' and '.join(columns)}: {' and '.join(min(found))[:SHOWN]!r}. Needed different ones: look at the "
                f"file, or at {source['format_key']}.")
+
+
+def _one_answer(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    """RFT finds an answer that is often right before it finds a skill (docs/evidence.md)."""
+    column = source["columns"].get("response_key") if source["purpose"] == "task" else None
+    found = Counter(text for row in rows if column and (text := text_of(value_at(row, column))) != "null")
+    answer, count = max(found.items(), key=lambda pair: pair[1], default=("", 0))
+    if len(found) > 1 and len(rows) >= FEW and count > CONSTANT * len(rows):
+        yield (f"{source['key']}: {count} of {len(rows)} sampled rows of {source['path']} have the {column} "
+               f"{answer[:SHOWN]!r}: a policy that always gives it solves {count / len(rows):.0%}, and may learn no "
+               "more. Balance the answers, or read the scores with that in mind.")
 
 
 def value_at(row: Row, column: str) -> Any:

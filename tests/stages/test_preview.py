@@ -461,6 +461,16 @@ def test_rows_that_are_all_equal_are_a_warning(previewed, tmp_path):
     wording(line, "2 of 10")
 
 
+@pytest.mark.parametrize(("rows", "same", "told"), [(20, 7, True), (20, 6, False), (19, 19 // 2, False)])
+def test_an_answer_to_many_tasks_is_a_warning(previewed, tmp_path, rows, same, told):
+    """More than 30% of at least 20 rows: what a policy earns that always gives it."""
+    made = [task(f"{number}=1 2 3") | {"answer": "1" if number < same else str(number)} for number in range(rows)]
+    lines = previewed(jsonl(tmp_path / "a.jsonl", made))["warnings"]
+    assert len(lines) == told
+    if told:
+        wording(lines[0], "7 of 20", "35%", "'1'")
+
+
 def test_a_key_that_an_object_has_twice_is_a_problem(previewed, tmp_path):
     (tmp_path / "twice.jsonl").write_text('{"question": "a", "answer": "1", "answer": "2"}\n')
     wording(previewed(tmp_path / "twice.jsonl")["problems"][0], "1 has", "'answer'")
