@@ -26,7 +26,6 @@ SMALL, MIDDLE = 20_000_000, 300_000_000  # parameters below which a model learns
 RATES = {"rft": (5e-4, 2e-5, 1e-6), "sft": (1e-3, 5e-5, 1e-5), "dpo": (2e-4, 1e-6, 5e-7), "cpt": (1e-3, 1e-4, 1e-5)}
 MOST, LEAST = {"rft": 64, "sft": 64, "dpo": 32, "cpt": 16}, 8  # rows of a batch
 STEPS, PASSES = (100, 300), 20  # of a run, as far as so many passes over the rows give them
-FEW = 30  # steps: with fewer a policy has hardly moved
 WORKED = 512  # tokens of a response that may reason before it answers
 BRIEF = 64  # the same for a model below SMALL, which cannot reason, and the least for any
 OUTLIER = 4  # times the length of nearly all rows: longer ones do not set the limits
@@ -110,15 +109,12 @@ def _response(guess: Guess, longest: int, small: bool) -> tuple[int, str]:
 
 def _steps(guess: Guess, rows: int) -> tuple[int, int, int]:
     """Returns rows of a batch, passes over the rows and the steps that they make: a smaller batch before more than two
-    passes. Adds a note where the steps are few."""
+    passes."""
     batch = min(MOST[guess.kind], 2 ** max((rows // 4).bit_length() - 1, 0))
     while batch > LEAST and 2 * rows < STEPS[0] * batch:
         batch //= 2
     epochs = min(max(math.ceil(STEPS[0] * batch / rows), 1), PASSES)
-    steps = max(epochs * rows // batch, 1)
-    if steps < FEW:
-        guess.notes.append(f"{steps} steps, fewer than {FEW}, hardly change a policy: needed more rows, or passes")
-    return batch, epochs, steps
+    return batch, epochs, max(epochs * rows // batch, 1)
 
 
 def _said_of_prompts(guess: Guess, fits: bool) -> str:
