@@ -1,7 +1,7 @@
 """Functions handed over in Python, as a recipe names them: `module:function`.
 
 A function that the processes of stages can import keeps its own name. Any other, of a script or a notebook, a lambda
-too, is written by its source into a module of the project, train_functions/NAME_HASH.py, with the imports, constants
+too, is written by its source into a module in train_functions/ of the project, NAME_HASH, with the imports, constants
 and functions that its free names mean. Nothing is pickled: the module is a user's file like any other, its digest
 enters identities, and equal functions give the same file in every process.
 """
