@@ -53,6 +53,7 @@ class Follower:
                 self.signals.after(step)
         self.evaluated = set(tables.steps_present(context.directory, "scores"))
         self.listed = 0  # modification time of scores/ when it was last listed
+        self.shown = max(tables.steps_present(context.directory, "experience"), default=0)  # to the monitor
         self.scores: list[records.Score] = []  # of the last evaluation
         self.stack = ExitStack()
         self.tracker = self.progress = None
@@ -125,8 +126,12 @@ class Follower:
         """Tells the monitor of a step."""
         self.tracker.log(self._metrics(step), step.step)
         interval = self.context.config.monitor.rollouts_interval
-        if interval and step.step % interval == 0 and (rows := sampled_rollouts(self.context, step.step)):
-            self.tracker.log_rollouts(rows, step.step)
+        while interval and (file := self._experience(shown := (self.shown // interval + 1) * interval)).exists():
+            self.tracker.log_rollouts(partial(sampled_rollouts, file, shown), shown)
+            self.shown = shown
+
+    def _experience(self, step: int) -> Path:
+        return tables.step_file(self.context.directory, "experience", step)
 
     def _seconds(self, step: records.Step) -> float:
         return step.seconds

@@ -19,6 +19,8 @@ NEVER = ("rewards teach only where some replies are better than others. Show wor
          "algorithm.algorithm_type=sft), or sample otherwise (model.temperature, top_p, top_k, min_p)")
 ALWAYS = ("rewards teach only where some replies are better than others. Take harder tasks, drop worked examples from "
           "the prompt, or sample more widely (model.temperature)")
+EITHER = ("rewards teach only where some replies are better than others. Look at what the reward function pays, take "
+          "easier or harder tasks, or sample more widely (model.temperature)")
 
 
 def base_accuracies(scores: Iterable[Score]) -> list[str]:
@@ -42,8 +44,8 @@ class Signals:
         Steps that train only a critic do not count. Step 1 is reported by itself where no group's rewards differ.
         """
         self.last.append(step)
-        if step.step == 1 and _is_flat(step, self.settings):
-            return f"in no group of step 1 do rewards differ: {ALWAYS if step.solve_rate == 1 else NEVER}"
+        if step.step == 1 and not step.failed_rows and _is_flat(step, self.settings):
+            return f"in no group of step 1 do rewards differ: {({0: NEVER, 1: ALWAYS}).get(step.solve_rate, EITHER)}"
         if len(self.last) < STEPS or any(not _is_idle(one, self.settings) for one in self.last):
             return None
         reason, words = next((name, words) for name, holds, words in REASONS if holds(self.last, self.settings))

@@ -129,9 +129,9 @@ class Mlflow:
         return refused
 
     def write_rollouts(self, rows: list[dict], step: int) -> None:
-        """Adds the rows to the run's table of rollouts, an artifact."""
-        columns = {"step": [step] * len(rows)} | {name: [row[name] for row in rows] for name in rows[0]}
-        self.client.log_table(self.run_id, columns, "rollouts.json")
+        """Writes the rows as an artifact of the step. (`log_table` reads its file again and makes numbers of texts.)"""
+        table = {"columns": [*rows[0]], "data": [[*row.values()] for row in rows]}
+        self.client.log_dict(self.run_id, table, f"rollouts/{step:06}.json")
 
     def lacks(self, row: Row) -> bool:
         """Whether the run has no value of this metric yet for this step or a later one."""
@@ -208,18 +208,23 @@ class Wandb:
             dir=str(self.context.directory), config=stage_settings(self.context),
             settings=client.Settings(silent=True, **({"base_url": base_url} if base_url else {})),
         )
+        self.run.define_metric("*", step_metric="step")
 
     def write(self, rows: list[Row]) -> None:
         by_step: dict[int, dict[str, float]] = {}
         for name, value, step, _ in rows:
             by_step.setdefault(step, {})[name] = value
         for step in sorted(by_step):
-            self.run.log(by_step[step], step=step)
+            self.log(by_step[step], step)
+
+    def log(self, values: dict, step: int) -> None:
+        """Logs values of a step, which may lie before the last one: the client's own counter only ascends."""
+        self.run.log({"step": step} | values)
 
     def write_rollouts(self, rows: list[dict], step: int) -> None:
         """Logs them as the client's table `rollouts`."""
         table = self.client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
-        self.run.log({"rollouts": table}, step=step)
+        self.log({"rollouts": table}, step)
 
     def close(self, failed: bool) -> None:
         self.run.finish(exit_code=int(failed))
@@ -237,10 +242,13 @@ class Trackio(Wandb):
                                config=stage_settings(self.context), embed=False, auto_log_gpu=False,
                                auto_log_cpu=False, **places)
 
+    def log(self, values: dict, step: int) -> None:
+        self.run.log(values, step=step)
+
     def write_rollouts(self, rows: list[dict], step: int) -> None:
         import pandas
 
-        self.run.log({"rollouts": self.client.Table(dataframe=pandas.DataFrame(rows))}, step=step)
+        self.log({"rollouts": self.client.Table(dataframe=pandas.DataFrame(rows))}, step)
 
     def close(self, failed: bool) -> None:
         self.run.finish()

@@ -12,8 +12,10 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.metrics import score_metrics
@@ -25,6 +27,7 @@ from ouroboros.pipeline.store.records import Experience, Score
 FLUSH_SECONDS = 3.0
 LAST_FLUSH_SECONDS = 30.0  # how long the end of a stage waits for a slow monitor
 ROLLOUTS = 8  # in a table of sampled rollouts
+MOST_TABLES = 16  # that wait for a monitor; older ones are left out
 SHOWN = ("task_id", "run_index", "prompt", "response", "reward", "status")  # its columns
 
 # ---------------------------------------------------------------------------------------------------------- tracker
@@ -40,8 +43,8 @@ class NoTracker:
         """Records the scores of an evaluation. step: of the training that produced the model; 0 without one."""
         self.log(score_metrics(scores), step)
 
-    def log_rollouts(self, rows: list[dict], step: int) -> None:
-        """Records a table of rollouts. rows: as of `sampled_rollouts`."""
+    def log_rollouts(self, read: Callable[[], list[dict]], step: int) -> None:
+        """Records a table of rollouts. read: gives its rows (`sampled_rollouts`), called where no stage waits."""
 
     def log_earlier(self, rows: Iterable[tuple[dict[str, float], int]]) -> None:
         """Records metrics of steps that an earlier launch made: those that it did not write, if the sink can tell."""
@@ -56,7 +59,7 @@ class Tracker(NoTracker):
     def __init__(self, sink, log):
         self.sink, self.log_to = sink, log
         self._pending: list[Row] = []
-        self._rollouts: list[tuple[list[dict], int]] = []
+        self._rollouts: deque[tuple[Callable[[], list[dict]], int]] = deque(maxlen=MOST_TABLES)
         self._earlier: Iterable[tuple[dict[str, float], int]] = ()
         self._guard, self._end = threading.Lock(), threading.Event()
         self._is_open, self._last_problem = False, ""
@@ -68,9 +71,8 @@ class Tracker(NoTracker):
         with self._guard:
             self._pending += self._rows(metrics, step)
 
-    def log_rollouts(self, rows: list[dict], step: int) -> None:
-        with self._guard:
-            self._rollouts.append((rows, step))
+    def log_rollouts(self, read: Callable[[], list[dict]], step: int) -> None:
+        self._rollouts.append((read, step))
 
     def log_earlier(self, rows: Iterable[tuple[dict[str, float], int]]) -> None:
         with self._guard:
@@ -102,9 +104,9 @@ class Tracker(NoTracker):
                     self.log_to.warning("the monitor refuses one metric (%s); it is in the stage's tables", problem)
                 with self._guard:
                     del self._pending[: len(rows)]
-            while self._rollouts:
-                self.sink.write_rollouts(*self._rollouts[0])
-                del self._rollouts[0]
+            for read, step in tuple(self._rollouts):
+                self.sink.write_rollouts(read(), step)
+                self._rollouts.remove((read, step))
         except Exception as error:  # servers, networks and client libraries may raise anything: the stage continues
             self._warn_once(f"{type(error).__name__}: {error}")
             self._end.wait(FLUSH_SECONDS)
@@ -112,7 +114,7 @@ class Tracker(NoTracker):
     def _warn_once(self, problem: str) -> None:
         if problem != self._last_problem:
             self._last_problem = problem
-            self.log_to.warning("the monitor does not accept metrics (%s); they stay in the stage's tables and are "
+            self.log_to.warning("the monitor does not take what it is sent (%s); it stays in the stage's tables and is "
                                 "sent again later", problem)
 
     def close(self, failed: bool) -> None:
@@ -151,9 +153,7 @@ def open_tracker(context: Context) -> Iterator[NoTracker]:
         tracker.close(failed)
 
 
-def sampled_rollouts(context: Context, step: int) -> list[dict]:
-    """Returns ROLLOUTS rows of an explorer step, drawn by step, with the columns of SHOWN; none where the stage has no
-    such step."""
-    file = tables.step_file(context.directory, "experience", step)
-    rows = tables.read(file, Experience).select(SHOWN).to_pylist() if file.exists() else []
+def sampled_rollouts(file: Path, step: int) -> list[dict]:
+    """Returns ROLLOUTS rows of an explorer step's table, drawn by the step, with the columns of SHOWN."""
+    rows = tables.read(file, Experience).select(SHOWN).to_pylist()
     return random.Random(step).sample(rows, min(ROLLOUTS, len(rows)))

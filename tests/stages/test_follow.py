@@ -67,6 +67,27 @@ def test_steps_are_reported_once_and_in_order(tmp_path, context_of, tracker):
     assert tracker.steps == [1, 2, 3, 4]
 
 
+def test_a_table_of_rollouts_is_sent_every_interval_of_explorer_steps(tmp_path, context_of, tracker):
+    """Two trainer steps are reported while eight explorer steps end."""
+    def explored(*steps):
+        for step in steps:
+            tables.write(tables.step_file(tmp_path, "experience", step), records.Experience,
+                         [row(records.Experience, step=step, status="ok")])
+
+    tracker.tables = []
+    tracker.log_rollouts = lambda read, step: tracker.tables.append((step, [one["status"] for one in read()]))
+    with Follower(context_of(tmp_path, "monitor.rollouts_interval=2")) as follower:
+        files.write_json(tmp_path / TOTAL, {"total_steps": 4})
+        explored(1, 2, 3, 4, 5)
+        write_step(tmp_path, 1)
+        follower.poll()
+        assert [step for step, _ in tracker.tables] == [2, 4]
+        explored(6, 7, 8)
+        write_step(tmp_path, 2)
+        follower.poll()
+    assert tracker.tables == [(step, ["ok"]) for step in (2, 4, 6, 8)]
+
+
 def test_a_resumed_stage_goes_on_behind_its_checkpoint(tmp_path, context_of, tracker):
     for step in (1, 2, 3):
         write_step(tmp_path, step)

@@ -24,7 +24,7 @@ def logged(made, steps) -> None:
         for step in steps:
             tracker.log({"actor/loss": 1.0 / step}, step)
         tracker.log_scores([row(Score, taskset="test", metric="pass@4", value=0.5, low=0.4, high=0.6)], steps[-1])
-        tracker.log_rollouts(ROWS, steps[-1])
+        tracker.log_rollouts(lambda: ROWS, steps[0])
 
 
 def of_wandb(file: Path) -> list:
@@ -64,8 +64,9 @@ def test_a_stage_is_one_run_of_wandb_however_often_it_is_launched(tmp_path, monk
                    for one in records if one.HasField("history")]
         assert [one["actor/loss"] for one in history if "actor/loss" in one] == [1.0 / step for step in steps]
         assert [one["eval/test/pass@4/low"] for one in history if "eval/test/pass@4/low" in one] == [0.4]
-        shapes = [(one["rollouts/nrows"], one["rollouts/ncols"]) for one in history if "rollouts/nrows" in one]
-        assert shapes == [(2, 6)]
+        shown = [one for one in history if "rollouts/nrows" in one]
+        assert [(one["step"], one["rollouts/nrows"], one["rollouts/ncols"]) for one in shown] == [(steps[0], 2, 6)]
+        assert {one.metric.step_metric for one in records if one.HasField("metric")} == {"step"}
 
 
 def test_a_stage_is_one_run_of_trackio_however_often_it_is_launched(tmp_path, monkeypatch):

@@ -77,7 +77,8 @@ def test_what_a_stage_does_not_know_is_not_judged_by():
     assert "gradient 0" in line
 
 
-@pytest.mark.parametrize(("solved", "way"), [(0.0, "system_prompt"), (None, "sft"), (1.0, "harder")])
+@pytest.mark.parametrize(("solved", "way"), [
+    (0.0, "system_prompt"), (None, "reward function"), (0.5, "reward function"), (1.0, "harder")])
 def test_a_first_step_without_a_difference_is_said_at_once(said, solved, way):
     (line,) = said(steps(1, 1, grad_norm=0.1, solve_rate=solved))
     wording(line, "temperature", way)

@@ -162,7 +162,7 @@ def test_tensorboard_writes_event_files(tmp_path):
     made = context(tmp_path, "tensorboard")
     with tracking.open_tracker(made) as tracker:
         tracker.log({"actor/loss": 1.0} | {f"eval/{name}/mean": 0.5 for name in ODD}, 1)
-        tracker.log_rollouts([{"prompt": "1+1=", "reward": 1.0}, {"prompt": "2+2=", "reward": None}], 1)
+        tracker.log_rollouts(lambda: [{"prompt": "1+1=", "reward": 1.0}, {"prompt": "2+2=", "reward": None}], 1)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(made.directory / "tensorboard"))
@@ -196,7 +196,7 @@ def test_mlflow_has_one_run_a_pipeline_and_one_a_stage_however_often_it_resumes(
             tracker.log_earlier(({"actor/loss": 1.0 / step}, step) for step in earlier)
             for step in steps:
                 tracker.log({"actor/loss": 1.0 / step, "eval/test/pass@4": 0.5}, step)
-            tracker.log_rollouts([{"prompt": "1+1=", "reward": 1.0}], steps[-1])
+            tracker.log_rollouts(lambda: [{"prompt": "007", "reward": 1.0}], steps[-1])
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
@@ -208,8 +208,10 @@ def test_mlflow_has_one_run_a_pipeline_and_one_a_stage_however_often_it_resumes(
     assert sorted((m.step, round(m.value, 3)) for m in history) == [(1, 1.0), (2, 0.5), (3, 0.333), (4, 0.25)]
     assert runs["rft"].data.metrics["eval/test/pass_at_4"] == 0.5
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
-    rollouts = client.download_artifacts(runs["rft"].info.run_id, "rollouts.json", tmp_path)
-    assert json.loads(Path(rollouts).read_text())["data"] == [[2, "1+1=", 1.0], [4, "1+1=", 1.0]]
+    rollouts = Path(client.download_artifacts(runs["rft"].info.run_id, "rollouts", tmp_path))
+    assert sorted(one.name for one in rollouts.iterdir()) == ["000002.json", "000004.json"]
+    written = json.loads((rollouts / "000002.json").read_text())
+    assert written == {"columns": ["prompt", "reward"], "data": [["007", 1.0]]}
     assert (tmp_path / "mlartifacts").is_dir()
     kind = "mlflow.experimentKind"  # without one MLflow 3 opens an experiment on its GenAI view
     toy = client.get_experiment_by_name("toy")
@@ -222,11 +224,26 @@ def test_mlflow_has_one_run_a_pipeline_and_one_a_stage_however_often_it_resumes(
         client.set_experiment_tag(toy.experiment_id, kind, "genai_development")
 
 
-def test_sampled_rollouts_are_the_same_for_a_step_and_none_where_there_is_none(tmp_path):
-    made = context(tmp_path, "none")
-    tables.write(tables.step_file(made.directory, "experience", 2), Experience,
-                 [row(Experience, step=2, run_index=at, response=f"r{at}") for at in range(20)])
-    drawn = tracking.sampled_rollouts(made, 2)
+def test_sampled_rollouts_of_a_step_are_the_same_eight(tmp_path):
+    file = tmp_path / "000002.parquet"
+    tables.write(file, Experience, [row(Experience, step=2, run_index=at, response=f"r{at}") for at in range(20)])
+    drawn = tracking.sampled_rollouts(file, 2)
     assert len({one["response"] for one in drawn}) == len(drawn) == 8
-    assert drawn == tracking.sampled_rollouts(made, 2)
-    assert tracking.sampled_rollouts(made, 9) == []
+    assert drawn == tracking.sampled_rollouts(file, 2)
+
+
+def test_a_table_that_cannot_be_read_stops_nothing(monkeypatch, caplog):
+    """It is offered again, and the last 16 tables are."""
+    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.01)
+    sink = Memory()
+    sink.write_rollouts = lambda rows, step: sink.rows.append([(rows, step)])
+    tracker = tracking.Tracker(sink, logging.getLogger("test"))
+    tracker.log_rollouts(lambda: 1 / 0, 1)
+    tracker.log({"a": 1.0}, 1)
+    time.sleep(0.2)
+    for step in range(2, 18):
+        tracker.log_rollouts(lambda: [{}], step)
+    tracker.close(failed=False)
+    assert [r[:3] for r in sink.rows[0]] == [("a", 1.0, 1)]
+    assert [one[0][1] for one in sink.rows[1:]] == [*range(2, 18)]
+    assert caplog.text.count("ZeroDivisionError") == 1
