@@ -130,7 +130,7 @@ def _identical_rows(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 def _one_answer(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     """RFT finds an answer that is often right before it finds a skill (docs/evidence.md)."""
-    column = source["columns"].get("response_key") if source["purpose"] == "task" else None
+    column = source["columns"].get("response_key") if source.get("purpose") == "task" else None
     found = Counter(text for row in rows if column and (text := text_of(value_at(row, column))) != "null")
     answer, count = max(found.items(), key=lambda pair: pair[1], default=("", 0))
     if len(found) > 1 and len(rows) >= FEW and count > CONSTANT * len(rows):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
-from tests.pipeline.plan.test_gguf import package  # noqa: F401
 
 from ouroboros.commands import cli
 from ouroboros.commands.init import data, recipe
@@ -26,6 +26,7 @@ from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.files import CONF
 from ouroboros.stages import gguf as stage
 from tests.golden.messages import refuses, wording
+from tests.pipeline.store.test_gguf import package  # noqa: F401
 
 NAMES = sorted(path.name for path in TEMPLATES.iterdir() if path.name not in ("common", "own", "shared", AGENT))
 SUMS = [(f"{i} + {i} = ?", str(2 * i)) for i in range(24)]
@@ -534,7 +535,7 @@ def test_a_gguf_file_is_the_model_of_a_project(tmp_path, in_process, package, mo
     rows = lines(tmp_path / "sums.jsonl", [{"question": question, "answer": answer} for question, answer in SUMS])
     assert cli.main(["init", str(tmp_path / "mine"), "--from", str(rows), "--model", named]) == 0
     monkeypatch.chdir(tmp_path / "mine")
-    assert compose([]).model.model_path == named
+    assert compose([]).model.model_path == (os.path.relpath(named) if by == "file" else named)
 
 
 @pytest.mark.parametrize(("row", "columns"), [

@@ -95,7 +95,7 @@ def test_a_workflow_that_cannot_make_an_attempt_is_found_by_its_code():
 @pytest.mark.parametrize(("arguments", "place"), [
     ("{}", ""), ("{tools: []}", ""), ("{tools: a:b}", ".tools"), ("{tools: [a:b], tool_seconds: 0}", ".tool_seconds"),
     ("{tools: [a:b], tool: 1}", ""), ("{mcp: {kit: {}}}", ".mcp"), ("{mcp: [a]}", ".mcp"),
-    ("{tools: [a:b], environment: [1]}", ".environment")])
+    ("{tools: [a:b], environment: [1]}", ".environment.0")])
 def test_wrong_arguments_are_problems(arguments, place):
     assert f"{SET}.workflow_args{place}" in places(found("tool_call_workflow", arguments))
 
