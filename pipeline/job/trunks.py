@@ -32,6 +32,7 @@ from ouroboros.pipeline.store import checkpoints, files, hashes, records, recove
 from ouroboros.pipeline.store.errors import OuroError
 
 INDEX, TAKING = ".trunks", ".taking.tmp"
+WATCHED = "watched.json"  # what each launch of a stage evaluated; a plan rewrites stage.json
 PARTS = ("format", "code", "external", "inputs")  # of a trunk; its settings are equal where it is listed
 TRIES = 5  # a donor that runs deletes what it needs no more
 
@@ -40,8 +41,8 @@ TRIES = 5  # a donor that runs deletes what it needs no more
 class Donor:
     """A stage and what is taken of it: trainer steps up to `step`, explorer steps up to `explored`.
 
-    evaluated: the last weights version whose scores are taken. damaged: (table, step) of files that are not. total:
-    trainer steps of the stage that takes.
+    evaluated: the last weights version whose scores are taken; -1: none. damaged: (table, step) of files that are not.
+    total: trainer steps of the stage that takes.
     """
 
     stage: Path
@@ -130,10 +131,14 @@ def _usable(place: Path, theirs: Mapping[str, Any], spec: Mapping[str, Any], con
     for step in [step for step in reversed(able) if step <= whole]:
         explored = [row for row in rows if max(row.weights_version, row.newest_version or 0) <= step]
         if _goes_on(place, config, total, len(explored), step) and _fits(place, step, config, verify):
-            scores = explored[-1].weights_version if explored and (
-                theirs["trunk"]["watched"] == spec["trunk"]["watched"]) else 0
+            scores = explored[-1].weights_version if explored and _watched(place) == [spec["trunk"]["watched"]] else -1
             return Donor(place, step, len(explored) if config.kind.is_online else math.inf, scores, damaged, total)
     return None
+
+
+def _watched(stage: Path) -> list[str]:
+    """Returns what the launches of a stage evaluated, as in its trunk; nothing where that is not known."""
+    return files.read_json(stage / WATCHED)["watched"] if (stage / WATCHED).exists() else []
 
 
 def _rollouts(place: Path, config: Any, total: int, damaged: Collection[tuple[str, int]]) -> list[records.Rollout]:
@@ -193,6 +198,8 @@ def _written_total(place: Path, theirs: Mapping[str, Any]) -> int | None:
 
 def take(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger) -> None:
     """Gives a stage that has no checkpoint the steps of the best donor, if there is one. The stage's lock is held."""
+    if spec.get("trunk"):
+        files.write_json(stage / WATCHED, {"watched": sorted({*_watched(stage), spec["trunk"]["watched"]})})
     for _ in range(TRIES):
         donor, unlike = find(stage, spec, config, config.verify)
         if donor is None:
@@ -201,8 +208,10 @@ def take(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger)
             return
         with contextlib.suppress(FileNotFoundError), files.explained(stage), _held(donor.stage / ".lock"):
             copied = _take(stage, donor, config)
-            log.info("continues %s@%d, %d steps%s", donor.stage.name, donor.step, donor.total - donor.step,
-                     "; copied, because the file system has no hard links" if copied else "")
+            left = donor.evaluated < 0 and tables.steps_present(donor.stage, "scores")
+            log.info("continues %s@%d, %d steps%s%s", donor.stage.name, donor.step, donor.total - donor.step,
+                     "; copied, because the file system has no hard links" if copied else "",
+                     "; without its evaluations, which are not known to be of the same data" if left else "")
             return
     log.warning("warning: nothing is taken from %s: its files were deleted meanwhile", donor.stage.name)
 

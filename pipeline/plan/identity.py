@@ -15,7 +15,7 @@ from ouroboros.pipeline.job.devices import gpus_of_machine
 from ouroboros.pipeline.job.shares import held_gpus
 from ouroboros.pipeline.job.tasksets import HELD
 from ouroboros.pipeline.plan.code import code_of
-from ouroboros.pipeline.settings.algorithms import facts
+from ouroboros.pipeline.settings.algorithms import facts, own_class
 from ouroboros.pipeline.settings.config import Config, users_code, walk
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import LATER, RECIPES, Kind
@@ -51,7 +51,8 @@ class Stage:
     waits: directories of stages that must be complete before it, though it reads nothing of theirs.
     run: project/name of the run that requested it (for metrics and messages; another run may share the stage).
     hub: what it reads of the Hugging Face hub, each id with its commit, for its manifest.
-    trunk: of a stage that trains, its content without what only decides where it ends (see `_trunk`).
+    trunk: of a stage that trains, its content without what only decides where it ends (see `_trunk`); none with a
+    user's class Algorithm, whose steps may depend on the end: it has all settings.
     """
 
     run: str
@@ -142,7 +143,8 @@ def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], 
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
     return Stage(run, name, kind, files.hash_json(bare(content))[:8], root, inputs,
                  Config.partial(_select(settings, in_identity + others)), waits, hub,
-                 _trunk(bare(content), settings, watched) if kind.trains else {})
+                 _trunk(bare(content), settings, watched) if kind.trains and not own_class(
+                     settings.algorithm.algorithm_type) else {})
 
 
 def _trunk(content: dict[str, Any], settings: Config, watched: Any) -> dict[str, Any]:

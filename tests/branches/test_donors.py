@@ -16,6 +16,7 @@ from ouroboros.pipeline.store.errors import StageError
 from ouroboros.stages.learner.engine.zero import ZeroEngine
 from tests.branches.conftest import TASKS
 from tests.damage import flip
+from tests.toy.conftest import table
 
 pytestmark = pytest.mark.branches
 SFT = ("algorithm.algorithm_type=sft", "trainer.max_checkpoints_to_keep=null")
@@ -64,6 +65,22 @@ def test_the_checkpoint_must_be_one_that_can_be_loaded(donor, planned):
     assert found(planned("here", *SFT, "buffer.total_steps=6", "trainer.zero_stage=2")) == (None, "")
     assert found(planned("here", *SFT, "buffer.total_steps=4")) == (4, "")
     assert found(planned("here", *SFT, "buffer.total_steps=3")) == (2, "")
+
+
+def test_a_users_class_which_has_all_settings_gives_and_takes_nothing(planned):
+    assert planned("here", "algorithm.algorithm_type=tests.operators.own_algorithms:OwnKlCov").trunk == {}
+
+
+def test_evaluations_of_other_tasks_are_not_taken(planned, run):
+    """A complete stage that is planned with other ones has them in stage.json, and made its scores with the former."""
+    settings = ("synchronizer.sync_offset=1",)
+    donor = run(planned("here", *settings, "buffer.total_steps=3"))
+    other = (*settings, "buffer.explorer_input.eval_tasksets.0.limit=1")
+    planned("here", *other, "buffer.total_steps=3")
+    longer = run(planned("here", *other, "buffer.total_steps=5"))
+    assert files.read_json(longer / files.MANIFEST)["taken"] == {donor.name: 3}
+    assert {row["stage"] for row in table(donor, "scores")} == {donor.name}
+    assert {row["stage"] for row in table(longer, "scores")} == {longer.name}
 
 
 def test_files_are_links_and_where_there_are_none_copies(donor, planned, run, monkeypatch):
