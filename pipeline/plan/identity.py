@@ -18,7 +18,7 @@ from ouroboros.pipeline.plan.code import code_of
 from ouroboros.pipeline.settings.algorithms import facts, own_class
 from ouroboros.pipeline.settings.config import Config, users_code, walk
 from ouroboros.pipeline.settings.images import paths_of_sets
-from ouroboros.pipeline.settings.kinds import LATER, RECIPES, Kind
+from ouroboros.pipeline.settings.kinds import CURATE, LATER, RECIPES, TASKS, Kind
 from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
 from ouroboros.pipeline.settings.setting import about, at, plain, values_of
 from ouroboros.pipeline.settings.unused import without_unused
@@ -151,15 +151,18 @@ def _trunk(content: dict[str, Any], settings: Config, watched: Any) -> dict[str,
     """Returns the content of an identity for a comparison of steps (pipeline/job/trunks.py): all of it, so that no
     setting is forgotten, but for TOTALS and the schedules of learning rates, which are compared by their values.
 
-    watched: what the stage evaluates on its way, which no step depends on.
+    watched: what the stage evaluates on its way, which no step depends on. `source` tells content that changed from
+    files that are others: what names and reads them.
     """
     optimizers = zip(OPTIMIZERS, (settings.algorithm.optimizer, settings.trainer.critic.optimizer), strict=True)
     rates = {key: {name: getattr(section, name) for name in SCHEDULE} for key, section in optimizers}
+    sources = [*content["kind"].external, *(key for kind in (TASKS, CURATE) for key in (*kind.uses, *kind.external))]
     apart = [*TOTALS, *(f"{key}.{name}" for key in rates for name in SCHEDULE)]
     return {"settings": files.hash_json([content["kind"], reduce(_without, apart, content["settings"])]),
             "rates": rates, "inputs": content["inputs"], "format": content["format"],
             "external": {key: files.hash_json(value) for key, value in content["external"].items()},
-            "code": files.hash_json(content["code"]), "watched": files.hash_json(watched)}
+            "code": files.hash_json(content["code"]), "watched": files.hash_json(watched),
+            "source": files.hash_json(_select(settings, sources))}
 
 
 def _without(settings: Any, key: str) -> Any:
