@@ -24,7 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ouroboros.pipeline.job import own_process, trunks
+from ouroboros.pipeline.job import own_process, taking
 from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.job.claims import claimed
 from ouroboros.pipeline.job.ending import Ending, Stopped, end_with_runner
@@ -108,7 +108,7 @@ def _run(work: Callable[[Context], None], context: Context) -> bool:
                 context.log.info("already complete")
                 return False
             spec = files.read_json(directory / "stage.json")
-            trunks.take(directory, spec, context.config, context.log)  # its threads too
+            taking.take(directory, spec, context.config, context.log)  # its threads too
             with (cores_taken(directory, spec["root"], context.log),
                   claimed(KINDS[spec["kind"]], context.config, spec["root"], context.log)):
                 _make(work, context, spec)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ouroboros.pipeline.settings.data import train_places
+from ouroboros.pipeline.settings.rates import is_extendable
 from ouroboros.pipeline.settings.train_batch import rows_of_step, train_batch
 from ouroboros.pipeline.store.errors import ConfigError, DataError, Problem
 
@@ -28,6 +29,7 @@ class Schedule:
     sync_interval: trainer steps between weight synchronizations (>= 1).
     sync_offset: explorer steps by which the explorer may lead the trainer (>= 0; 0 is strictly on-policy).
     total_steps: trainer steps of the stage. other_rows: expert or replayed rows of a train batch.
+    extendable: whether a longer stage may continue it.
     """
 
     rows_per_explorer_step: int
@@ -36,6 +38,7 @@ class Schedule:
     sync_offset: int
     total_steps: int
     other_rows: int = 0
+    extendable: bool = True
 
     def __post_init__(self):
         bounds = (
@@ -110,7 +113,7 @@ class Schedule:
         """Returns whether an explorer step will request version t, of this stage or of a longer one that continues it;
         the latter publishes the last one itself."""
         first_user = self.first_user(trainer_step)
-        there = first_user <= self.explorer_steps or trainer_step < self.total_steps
+        there = first_user <= self.explorer_steps or (self.extendable and trainer_step < self.total_steps)
         return there and self.weights_version(first_user) == trainer_step
 
     def first_user(self, trainer_step: int) -> int:
@@ -174,6 +177,7 @@ def rft_schedule(config, task_count: int) -> Schedule:
         sync_offset=config.synchronizer.sync_offset,
         total_steps=config.buffer.total_steps or max(rows // batch.fresh, 1),
         other_rows=batch.total - batch.fresh,
+        extendable=is_extendable(config),
     )
 
 

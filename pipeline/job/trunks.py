@@ -1,19 +1,14 @@
 """The steps that a stage takes from another one, a donor, instead of making them: a run that is made longer.
 
 Two stages make the same first k steps if their trunks (plan/identity.py) are equal and their learning rates are, up to
-k (settings/rates.py). `find` chooses the donor and the step, for the dry run too; `take` links the rows, weights and
-checkpoints up to it into the stage's directory, the checkpoints last. The stage is then one that was interrupted, and
-goes on by `recovery.rewind`: there is no second way. A row keeps the name of the stage that made it.
+k (settings/rates.py). `find` chooses the donor and the step, for the dry run too; pipeline/job/taking.py takes them.
 
 Donors are listed by the settings of their trunk, store/.trunks/HASH/STAGE, when they are planned. Another root, another
 repetition and stages that were planned by older releases give nothing.
 """
 
 import contextlib
-import logging
 import math
-import os
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -21,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.job.holders import is_locked
-from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
+from ouroboros.pipeline.job.schedule import Schedule, first_explored, rft_schedule
 from ouroboros.pipeline.job.tasksets import read_train
-from ouroboros.pipeline.job.threads import RECORD
-from ouroboros.pipeline.settings.rates import equal_steps, is_kept
+from ouroboros.pipeline.settings.rates import equal_steps
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.train_batch import given_batch
 from ouroboros.pipeline.settings.trainer import is_driven
-from ouroboros.pipeline.store import checkpoints, files, hashes, records, recovery, routings, tables, versions
+from ouroboros.pipeline.store import checkpoints, files, records, recovery, routings, tables, versions
 from ouroboros.pipeline.store.errors import OuroError
 
-INDEX, TAKING = ".trunks", ".taking.tmp"
+INDEX = ".trunks"
+WATCHED = "watched.json"  # what each launch of a stage evaluated; a plan rewrites stage.json
 PARTS = ("format", "code", "external", "inputs")  # of a trunk; its settings are equal where it is listed
 TRIES = 5  # a donor that runs deletes what it needs no more
 
@@ -40,8 +35,8 @@ TRIES = 5  # a donor that runs deletes what it needs no more
 class Donor:
     """A stage and what is taken of it: trainer steps up to `step`, explorer steps up to `explored`.
 
-    evaluated: the last weights version whose scores are taken. damaged: (table, step) of files that are not. total:
-    trainer steps of the stage that takes.
+    evaluated: the last weights version whose scores are taken; -1: none. damaged: (table, step) of files that are not.
+    needed: weights with which the next explorer steps begin. total: trainer steps of the stage that takes.
     """
 
     stage: Path
@@ -49,6 +44,7 @@ class Donor:
     explored: float
     evaluated: int
     damaged: Collection[tuple[str, int]]
+    needed: Collection[int]
     total: int
 
     def last(self, table: str) -> float:
@@ -67,7 +63,7 @@ def enter(stage: Path, trunk: Mapping[str, Any]) -> None:
 
 def find(stage: Path, spec: Mapping[str, Any], config: Any, verify: str) -> tuple[Donor | None, str]:
     """Returns the donor with the largest usable step for a stage without a checkpoint, or None and what stands in the
-    way: parts that changed.
+    way.
 
     spec: its trunk and inputs, as in its stage.json. config: its settings. verify: how files of donors are compared, as
     in `hashes`.
@@ -77,17 +73,41 @@ def find(stage: Path, spec: Mapping[str, Any], config: Any, verify: str) -> tupl
         return None, ""
     found, unlike = [], ""
     for place in donors:
-        try:
-            theirs = files.read_json(place / "stage.json")
-            total, able = _shared(place, theirs, spec, config)
-            changed = [part for part in PARTS if theirs["trunk"][part] != spec["trunk"][part]] if able else []
-            if able and not changed:
-                found += filter(None, [_usable(place, theirs, spec, config, verify, total, able)])
-            elif changed and "model" not in (names := [*_names(changed, spec["trunk"], theirs["trunk"])]):
-                unlike = f"nothing is taken from {place.name}: changed since is {', '.join(names)}"
-        except OuroError as error:
-            unlike = f"nothing is taken from {place.name}: {error}"
+        offered = _offered(place, spec, config, verify)
+        if isinstance(offered, Donor):
+            found.append(offered)
+        elif offered:
+            unlike = f"nothing is taken from {place.name}: {offered}"
     return max(found, key=lambda one: one.step, default=None), unlike
+
+
+def _offered(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Donor | str:
+    """Returns what a stage gives, or why it gives nothing; empty where it is not meant to be made longer."""
+    try:
+        for _ in range(TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                return _offer(place, spec, config, verify)
+    except OuroError as error:
+        return str(error)
+    return "its files were deleted meanwhile"
+
+
+def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Donor | str:
+    theirs = files.read_json(place / "stage.json")
+    ours, made = spec["trunk"], theirs["trunk"]
+    total, limit = _shared(place, theirs, spec, config)
+    running = is_locked(place / ".lock")
+    able = [step for step in checkpoints.complete_checkpoints(place) if step <= limit
+            and not (running and checkpoints.is_marked(place, step, "unscheduled"))]
+    if changed := [part for part in PARTS if made[part] != ours[part]]:
+        names = [*_names(changed, ours, made)]
+        same = made.get("source") == ours["source"] and not {*names} & ours["inputs"].keys() - {"tasks"}
+        return f"changed since is {', '.join(names)}" if able and same else ""
+    if able:
+        return _usable(place, spec, config, verify, total, able)
+    equal = "" if limit == total else (", the last one with equal learning rates (lr_scheduler_type, "
+                                       "lr_warmup_steps_ratio)")
+    return f"it has no checkpoint up to step {limit}{equal}" if limit or made["rates"] == ours["rates"] else ""
 
 
 def _listed(stage: Path, settings: str) -> list[Path]:
@@ -110,69 +130,97 @@ def _names(changed: Collection[str], ours: Mapping[str, Any], theirs: Mapping[st
             yield part
 
 
-def _shared(place: Path, theirs: Mapping[str, Any], spec: Mapping[str, Any], config: Any) -> tuple[int, list[int]]:
-    """Returns the trainer steps of a stage, and the checkpoints of a donor up to which learning rates are equal."""
+def _shared(place: Path, theirs: Mapping[str, Any], spec: Mapping[str, Any], config: Any) -> tuple[int, int]:
+    """Returns the trainer steps of a stage, and up to which of them its learning rates are those of a donor."""
     total, made = _total(spec, config, place), _written_total(place, theirs)
     if total is None or made is None:
-        return 0, []
-    limit = min(total, equal_steps(spec["trunk"]["rates"], total, theirs["trunk"]["rates"], made))
-    running = is_locked(place / ".lock")
-    return total, [step for step in checkpoints.complete_checkpoints(place) if step <= limit
-                   and not (running and checkpoints.is_marked(place, step, "unscheduled"))]
+        return 0, 0
+    return total, int(min(total, equal_steps(spec["trunk"]["rates"], total, theirs["trunk"]["rates"], made)))
 
 
-def _usable(place: Path, theirs: Mapping[str, Any], spec: Mapping[str, Any], config: Any, verify: str, total: int,
-            able: list[int]) -> Donor | None:
-    """Returns what a stage of an equal trunk gives, up to one of the checkpoints `able`; None for nothing."""
+def _usable(place: Path, spec: Mapping[str, Any], config: Any, verify: str, total: int, able: list[int]) -> Donor | str:
+    """Returns what a stage of an equal trunk gives, up to one of the checkpoints `able`, or what the newest lacks."""
     damaged = {*recovery.damaged_rows(place, verify), *recovery.lost(place)}
-    whole = _before(damaged, recovery.OF_TRAINER)
-    rows = _rollouts(place, config, total, damaged) if config.kind.is_online else []
-    for step in [step for step in reversed(able) if step <= whole]:
+    rows, lacks = _rollouts(place, config, total, damaged) if config.kind.is_online else [], []
+    for step in reversed(able):
         explored = [row for row in rows if max(row.weights_version, row.newest_version or 0) <= step]
-        if _goes_on(place, config, total, len(explored), step) and _fits(place, step, config, verify):
-            scores = explored[-1].weights_version if explored and (
-                theirs["trunk"]["watched"] == spec["trunk"]["watched"]) else 0
-            return Donor(place, step, len(explored) if config.kind.is_online else math.inf, scores, damaged, total)
-    return None
+        needed = _begins(config, total, len(explored), step)
+        if lack := (_lacks(place, config, total, len(explored), step, damaged, needed)
+                    or _unfit(place, step, config, verify)):
+            lacks.append(lack)
+            continue
+        scores = explored[-1].weights_version if explored and _watched(place) == [spec["trunk"]["watched"]] else -1
+        return Donor(place, step, len(explored) if config.kind.is_online else math.inf, scores, damaged, needed, total)
+    return lacks[0]
+
+
+def _watched(stage: Path) -> list[str]:
+    """Returns what the launches of a stage evaluated, as in its trunk; nothing where that is not known."""
+    return files.read_json(stage / WATCHED)["watched"] if (stage / WATCHED).exists() else []
+
+
+def note_watched(stage: Path, trunk: Mapping[str, Any]) -> None:
+    """Adds what a launch of a stage evaluates."""
+    files.write_json(stage / WATCHED, {"watched": sorted({*_watched(stage), trunk["watched"]})})
 
 
 def _rollouts(place: Path, config: Any, total: int, damaged: Collection[tuple[str, int]]) -> list[records.Rollout]:
-    """Returns the records of the explorer steps that the stage makes too, up to the first that is damaged."""
-    last = min(_before(damaged, recovery.OF_EXPLORER), _schedule(config, total).explorer_steps)
-    there = [step for step in tables.steps_present(place, "rollouts") if step <= last]
-    return [*tables.read_steps(place, "rollouts", there)]
+    """Returns the records of the explorer steps that the stage makes too, up to the first that is damaged, or by older
+    weights than the stage allows: the last rows of a donor are trained on sooner, if at all."""
+    schedule = _schedule(config, total)
+    last = min([schedule.explorer_steps, *(step - 1 for table, step in damaged if table in recovery.OF_EXPLORER)])
+    rows = tables.read_steps(place, "rollouts", [s for s in tables.steps_present(place, "rollouts") if s <= last])
+    bound = config.synchronizer.max_staleness if is_driven(config) else None
+    return [*takewhile(lambda row: bound is None or row.weights_version >= schedule.oldest(row.step, bound), rows)]
 
 
 def _schedule(config: Any, total: int) -> Schedule:
     return replace(rft_schedule(config, 1), total_steps=total)
 
 
-def _before(damaged: Collection[tuple[str, int]], of: Collection[str]) -> float:
-    """Returns the last step before the first damaged file of these tables."""
-    return min((step - 1 for table, step in damaged if table in of), default=math.inf)
-
-
-def _goes_on(place: Path, config: Any, total: int, explored: int, step: int) -> bool:
-    """Returns whether the first `explored` explorer steps have the rows of trainer steps up to `step`, and the weights
-    of earlier trainer steps are there with which the next explorer steps begin."""
-    if not config.kind.is_online:
-        return True
+def _begins(config: Any, total: int, explored: int, step: int) -> set[int]:
+    """Returns the weights of earlier trainer steps than `step` with which later explorer steps than `explored` begin.
+    """
+    if not config.kind.is_online or is_driven(config):
+        return set()
     schedule = _schedule(config, total)
     begin = map(schedule.weights_version, range(explored + 1, schedule.explorer_steps + 1))
-    needed = set() if is_driven(config) else {*takewhile(lambda version: version < step, begin)}
-    homes = [versions.version_directory(place, version) for version in needed]
-    return schedule.last_explorer_step(step) <= explored and all(
-        files.is_complete(home) and not versions.damage(home) for home in homes)
+    return {*takewhile(lambda version: version < step, begin)}
 
 
-def _fits(place: Path, step: int, config: Any, verify: str) -> bool:
-    """Returns whether a checkpoint is whole, and one that a trainer with these settings can load."""
-    if checkpoints.difference(place, step, verify):
-        return False
+def _lacks(place: Path, config: Any, total: int, explored: int, step: int, damaged: Collection[tuple[str, int]],
+           needed: Collection[int]) -> str:
+    """Returns which rows or weights that a stage needs to go on after trainer step `step` are not there, if any. The
+    first `explored` explorer steps are taken, and the weights `needed`."""
+    last = _schedule(config, total).last_explorer_step(step) if config.kind.is_online else 0
+    ends = dict.fromkeys(recovery.OF_TRAINER, step) | dict.fromkeys(recovery.OF_EXPLORER, last)
+    for one in sorted(damaged, key=lambda one: one[1]):
+        if one[1] <= ends.get(one[0], 0):
+            return f"{recovery.named(place, one)} is damaged or missing"
+    if explored < last:
+        return f"explorer step {explored + 1} is by other weights than the longer stage can take"
+    for version in sorted(needed):
+        home = versions.version_directory(place, version)
+        if not files.is_complete(home) or versions.damage(home):
+            return f"{home} is damaged or missing"
+    if config.kind.is_online and config.algorithm.enable_router_replay:
+        for later in range(first_explored(config, step), explored + 1):
+            if not (home := routings.file_of(place, later)).exists():
+                return f"{home} is missing"
+    return ""
+
+
+def _unfit(place: Path, step: int, config: Any, verify: str) -> str:
+    """Returns how a checkpoint is damaged, or why no trainer with these settings can load it, if so."""
+    if words := checkpoints.difference(place, step, verify):
+        return words
     manifest, home = checkpoints.read_manifest(place, step), checkpoints.checkpoint_directory(place, step)
-    ranks = len(list((home / "state").glob("*zero_pp_rank_*_optim_states.pt")))
-    return (manifest["zero_stage"], ranks) == (config.trainer.zero_stage, config.trainer.ranks) and (
-        config.trainer.packing in ("auto", manifest.get("packing")))
+    given = config.trainer
+    found = {"zero_stage": manifest["zero_stage"],
+             "ranks": len(list((home / "state").glob("*zero_pp_rank_*_optim_states.pt"))),
+             "packing": given.packing if given.packing == "auto" else manifest.get("packing")}
+    others = [f"trainer.{name}={value}" for name, value in found.items() if value != getattr(given, name)]
+    return f"its checkpoint is of {', '.join(others)}" if others else ""
 
 
 def _total(spec: Mapping[str, Any], config: Any, place: Path) -> int | None:
@@ -189,85 +237,3 @@ def _total(spec: Mapping[str, Any], config: Any, place: Path) -> int | None:
 def _written_total(place: Path, theirs: Mapping[str, Any]) -> int | None:
     known = at(theirs, "config.buffer.total_steps")
     return known or (files.read_json(place / "total.json")["total_steps"] if (place / "total.json").exists() else None)
-
-
-def take(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger) -> None:
-    """Gives a stage that has no checkpoint the steps of the best donor, if there is one. The stage's lock is held."""
-    for _ in range(TRIES):
-        donor, unlike = find(stage, spec, config, config.verify)
-        if donor is None:
-            if unlike:
-                log.info("%s", unlike)
-            return
-        with contextlib.suppress(FileNotFoundError), files.explained(stage), _held(donor.stage / ".lock"):
-            copied = _take(stage, donor, config)
-            log.info("continues %s@%d, %d steps%s", donor.stage.name, donor.step, donor.total - donor.step,
-                     "; copied, because the file system has no hard links" if copied else "")
-            return
-    log.warning("warning: nothing is taken from %s: its files were deleted meanwhile", donor.stage.name)
-
-
-@contextlib.contextmanager
-def _held(lock: Path) -> Iterator[None]:
-    """Keeps others from changing or deleting a stage within the block; one that runs holds its lock itself."""
-    with open(lock, "a", encoding="utf-8") as file:
-        files.take_lock(file, shared=True)
-        yield
-
-
-def _take(stage: Path, donor: Donor, config: Any) -> bool:
-    """Links what is taken; returns whether it had to be copied. Raises FileNotFoundError if the donor deleted some."""
-    temporary = stage / TAKING
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        for table in tables.PER_STEP:
-            _take_table(temporary, table, donor)
-        for step in tables.steps_present(donor.stage, "experience"):
-            if step <= donor.explored and (source := routings.file_of(donor.stage, step)).exists():
-                files.link(source, routings.file_of(temporary, step))
-        for version in versions.numbers(donor.stage):
-            if version <= donor.step:
-                files.link_files(*(versions.version_directory(home, version) for home in (donor.stage, temporary)))
-        for step in checkpoints.complete_checkpoints(donor.stage):
-            if step <= donor.step:
-                _take_checkpoint(temporary, step, donor, config)
-        last = [checkpoints.checkpoint_directory(home, donor.step) for home in (temporary, donor.stage)]
-        if not all(map(files.is_complete, last)) or checkpoints.difference(temporary, donor.step, "size"):
-            raise FileNotFoundError  # its rows may be of another history
-        row, theirs = (tables.step_file(home, "steps", donor.step) for home in (temporary, donor.stage))
-        copied = not row.samefile(theirs)
-        if (donor.stage / RECORD).exists():
-            files.link(donor.stage / RECORD, temporary / RECORD)
-        checkpoints.begin_anew(stage)
-        for made in sorted(temporary.iterdir(), key=lambda one: one.name == "checkpoints"):
-            os.replace(made, stage / made.name)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return copied
-
-
-def _take_table(temporary: Path, table: str, donor: Donor) -> None:
-    """Links the files of a table, and lists their hashes."""
-    entries = {}
-    for step in tables.steps_present(donor.stage, table):
-        if step <= donor.last(table) and (table, step) not in donor.damaged:
-            source, target = (tables.step_file(home, table, step) for home in (donor.stage, temporary))
-            files.link(source, target)
-            if entry := hashes.entry_of(source):
-                entries[target.name] = entry
-    if entries:
-        hashes.add(temporary / table, entries)
-
-
-def _take_checkpoint(temporary: Path, step: int, donor: Donor, config: Any) -> None:
-    """Links a checkpoint that a run from nothing would have too, or that the stage begins with. Its marks are those of
-    the stage that takes it."""
-    kept, due = is_kept(config, donor.total, step), step % config.trainer.save_interval == 0
-    if (step < donor.step and not (kept or due)) or checkpoints.difference(donor.stage, step, "size"):
-        return
-    target = checkpoints.checkpoint_directory(temporary, step)
-    files.link_files(checkpoints.checkpoint_directory(donor.stage, step), target)
-    manifest = {key: value for key, value in checkpoints.read_manifest(donor.stage, step).items()
-                if key not in ("kept", "unscheduled")}
-    mark = "kept" if kept else None if due or step == donor.total else "unscheduled"
-    files.write_json(target / files.MANIFEST, manifest | ({mark: True} if mark else {}))

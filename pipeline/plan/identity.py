@@ -15,10 +15,10 @@ from ouroboros.pipeline.job.devices import gpus_of_machine
 from ouroboros.pipeline.job.shares import held_gpus
 from ouroboros.pipeline.job.tasksets import HELD
 from ouroboros.pipeline.plan.code import code_of
-from ouroboros.pipeline.settings.algorithms import facts
+from ouroboros.pipeline.settings.algorithms import facts, own_class
 from ouroboros.pipeline.settings.config import Config, users_code, walk
 from ouroboros.pipeline.settings.images import paths_of_sets
-from ouroboros.pipeline.settings.kinds import LATER, RECIPES, Kind
+from ouroboros.pipeline.settings.kinds import CURATE, LATER, RECIPES, TASKS, Kind
 from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
 from ouroboros.pipeline.settings.setting import about, at, plain, values_of
 from ouroboros.pipeline.settings.unused import without_unused
@@ -51,7 +51,8 @@ class Stage:
     waits: directories of stages that must be complete before it, though it reads nothing of theirs.
     run: project/name of the run that requested it (for metrics and messages; another run may share the stage).
     hub: what it reads of the Hugging Face hub, each id with its commit, for its manifest.
-    trunk: of a stage that trains, its content without what only decides where it ends (see `_trunk`).
+    trunk: of a stage that trains, its content without what only decides where it ends (see `_trunk`); none with a
+    user's class Algorithm, whose steps may depend on the end: it has all settings.
     """
 
     run: str
@@ -142,22 +143,26 @@ def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], 
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
     return Stage(run, name, kind, files.hash_json(bare(content))[:8], root, inputs,
                  Config.partial(_select(settings, in_identity + others)), waits, hub,
-                 _trunk(bare(content), settings, watched) if kind.trains else {})
+                 _trunk(bare(content), settings, watched) if kind.trains and not own_class(
+                     settings.algorithm.algorithm_type) else {})
 
 
 def _trunk(content: dict[str, Any], settings: Config, watched: Any) -> dict[str, Any]:
     """Returns the content of an identity for a comparison of steps (pipeline/job/trunks.py): all of it, so that no
     setting is forgotten, but for TOTALS and the schedules of learning rates, which are compared by their values.
 
-    watched: what the stage evaluates on its way, which no step depends on.
+    watched: what the stage evaluates on its way, which no step depends on. `source` tells content that changed from
+    files that are others: what names and reads them.
     """
     optimizers = zip(OPTIMIZERS, (settings.algorithm.optimizer, settings.trainer.critic.optimizer), strict=True)
     rates = {key: {name: getattr(section, name) for name in SCHEDULE} for key, section in optimizers}
+    sources = [*content["kind"].external, *(key for kind in (TASKS, CURATE) for key in (*kind.uses, *kind.external))]
     apart = [*TOTALS, *(f"{key}.{name}" for key in rates for name in SCHEDULE)]
     return {"settings": files.hash_json([content["kind"], reduce(_without, apart, content["settings"])]),
             "rates": rates, "inputs": content["inputs"], "format": content["format"],
             "external": {key: files.hash_json(value) for key, value in content["external"].items()},
-            "code": files.hash_json(content["code"]), "watched": files.hash_json(watched)}
+            "code": files.hash_json(content["code"]), "watched": files.hash_json(watched),
+            "source": files.hash_json(_select(settings, sources))}
 
 
 def _without(settings: Any, key: str) -> Any:

@@ -148,7 +148,7 @@ def failures(view: View) -> list[str]:
 
 
 def _failed(session, view: View, stage: Node, table: str) -> str:
-    rows = f"FROM {table} WHERE stage = '{stage.directory.name}' AND status <> 'late'" + (
+    rows = f"FROM {table} WHERE stage ~ '{stage.name}-[0-9a-f]+' AND status <> 'late'" + (  # rows that it took, too
         " AND turn = 0" * (table == "experience"))
     failed = f"{rows} AND reward IS NULL"
     reasons = session.execute(f"SELECT reason, count(*) {failed} GROUP BY reason ORDER BY 2 DESC, reason").fetchall()

@@ -4,6 +4,7 @@ tasks, leftovers of killed processes."""
 import os
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ouroboros.pipeline.results import view
 from ouroboros.pipeline.results.query import aligned
 from ouroboros.pipeline.settings.kinds import IMAGES
 from ouroboros.pipeline.settings.setting import at
-from ouroboros.pipeline.store import checkpoints, files, gguf, images, tables, versions
+from ouroboros.pipeline.store import checkpoints, files, gguf, hashes, images, tables, versions
 from ouroboros.pipeline.store.checkpoints import ASIDE
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.records import Image
@@ -150,7 +151,16 @@ def report(found: list[Unneeded], delete: bool) -> str:
     return "\n".join([aligned(["path", "size", "reason"], rows), done])
 
 
-def remove(found: list[Unneeded]) -> None:
-    """Deletes them; a kill leaves each whole, gone, or under a temporary name that the next call lists."""
-    for one in found:
-        files.remove_tree(one.path) if one.path.is_dir() else one.path.unlink()
+def remove(found: list[Unneeded]) -> list[Unneeded]:
+    """Deletes them, and returns those that no stage holds or takes now; a kill leaves each whole, gone, or under a
+    temporary name that the next call lists."""
+    return [one for one in found if _removed(one.path)]
+
+
+def _removed(path: Path) -> bool:
+    lock = (hashes.stage_of(path / files.MANIFEST) or path) / ".lock"
+    with open(lock, "a", encoding="utf-8") if lock.is_file() else nullcontext() as file:
+        if file and not files.take_lock(file):
+            return False
+        files.remove_tree(path) if path.is_dir() else path.unlink()
+    return True

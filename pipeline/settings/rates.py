@@ -43,6 +43,14 @@ def is_kept(config: Any, total: int, step: int) -> bool:
     """Returns whether the checkpoint of a step stays whatever comes after it: by trainer.keep_every, and the last one
     before wsd lets a rate fall, where a longer stage can begin. config: settings of a stage."""
     every = config.trainer.keep_every
-    optimizers = (dict(found) for key in OPTIMIZERS if (found := at(config, key)))
-    falls = [_shape(one, total)[-1] for one in optimizers if one["lr_scheduler_type"] == "wsd"]
+    falls = [_shape(one, total)[-1] for one in _optimizers(config) if one["lr_scheduler_type"] == "wsd"]
     return bool(every and step % every == 0) or step == min(falls, default=0)
+
+
+def is_extendable(config: Any) -> bool:
+    """Returns whether a longer stage may have the same learning rates after the warmup. config: settings of a stage."""
+    return all(one["lr_scheduler_type"] in ("constant", "wsd") for one in _optimizers(config))
+
+
+def _optimizers(config: Any) -> list[dict[str, Any]]:
+    return [dict(found) for key in OPTIMIZERS if (found := at(config, key))]

@@ -222,9 +222,10 @@ def link(source: Path, target: Path) -> None:
 
 
 def link_files(source: Path, target: Path) -> None:
-    """Does the same with every file below a directory. Unlike shutil.copytree it raises the first OSError itself."""
-    for path in source.rglob("*"):
-        if path.is_file():
+    """Does the same with every file below a directory, its manifest last: one that is deleted meanwhile gives none.
+    Unlike shutil.copytree it raises the first OSError itself."""
+    for path in sorted(source.rglob("*"), key=lambda one: one == source / MANIFEST):
+        if not path.is_dir():
             link(path, target / path.relative_to(source))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ouroboros.pipeline.job import context as job
-from ouroboros.pipeline.job import trunks
+from ouroboros.pipeline.job import taking, trunks
 from ouroboros.pipeline.job.tasksets import HELD
 from ouroboros.pipeline.plan.identity import Stage, make_stage
 from ouroboros.pipeline.store import files, records, tables
@@ -67,7 +67,7 @@ def run(process, monkeypatch, environment_kept) -> Callable[[Stage], Path]:  # n
     def run_stage(stage: Stage) -> Path:
         directory = Path(stage.directory)
         context, spec = job.open_stage(directory, terminal=False), files.read_json(directory / "stage.json")
-        trunks.take(directory, spec, context.config, context.log)
+        taking.take(directory, spec, context.config, context.log)
         job._make(work, context, spec)
         gc.unfreeze()
         return directory

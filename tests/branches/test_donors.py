@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from ouroboros.pipeline.job import trunks
+from ouroboros.pipeline.job import taking, trunks
 from ouroboros.pipeline.job.context import open_stage
 from ouroboros.pipeline.results import equality
-from ouroboros.pipeline.store import checkpoints, files, tables
+from ouroboros.pipeline.store import checkpoints, files, tables, versions
 from ouroboros.pipeline.store.errors import StageError
 from ouroboros.stages.learner.engine.zero import ZeroEngine
 from tests.branches.conftest import TASKS
 from tests.damage import flip
+from tests.toy.conftest import table
 
 pytestmark = pytest.mark.branches
 SFT = ("algorithm.algorithm_type=sft", "trainer.max_checkpoints_to_keep=null")
@@ -49,6 +50,10 @@ def test_what_changed_is_named(donor, planned):
     assert found(planned("other", *SFT, "buffer.total_steps=6")) == (None, "")
     assert found(planned("here", *SFT, "buffer.total_steps=6", "repetition=1")) == (None, "")
     assert found(planned("here", *SFT, "buffer.total_steps=6", "algorithm.optimizer.lr=1e-3")) == (None, "")
+    assert "lr_scheduler_type" in found(planned("here", *SFT, "buffer.total_steps=6",
+                                                "algorithm.optimizer.lr_scheduler_type=cosine"))[1]
+    assert found(planned("here", *SFT, "buffer.total_steps=6", "buffer.explorer_input.taskset.path=other.jsonl",
+                         tasks=TASKS[:-1])) == (None, "")
     chosen, unlike = found(planned("here", *SFT, "buffer.total_steps=6", tasks=TASKS[:-1]))
     assert chosen is None
     assert {donor.name, "tasks"} <= {*unlike.replace(":", " ").split()}
@@ -60,10 +65,28 @@ def test_what_changed_is_named(donor, planned):
 
 
 def test_the_checkpoint_must_be_one_that_can_be_loaded(donor, planned):
-    assert found(planned("here", *SFT, "buffer.total_steps=6", "trainer.ranks=2")) == (None, "")
-    assert found(planned("here", *SFT, "buffer.total_steps=6", "trainer.zero_stage=2")) == (None, "")
+    for other in ("trainer.ranks=2", "trainer.zero_stage=2"):
+        chosen, unlike = found(planned("here", *SFT, "buffer.total_steps=6", other))
+        assert chosen is None
+        assert other.partition("=")[0] in unlike
     assert found(planned("here", *SFT, "buffer.total_steps=4")) == (4, "")
     assert found(planned("here", *SFT, "buffer.total_steps=3")) == (2, "")
+
+
+def test_a_users_class_which_has_all_settings_gives_and_takes_nothing(planned):
+    assert planned("here", "algorithm.algorithm_type=tests.operators.own_algorithms:OwnKlCov").trunk == {}
+
+
+def test_evaluations_of_other_tasks_are_not_taken(planned, run):
+    """A complete stage that is planned with other ones has them in stage.json, and made its scores with the former."""
+    settings = ("synchronizer.sync_offset=1",)
+    donor = run(planned("here", *settings, "buffer.total_steps=3"))
+    other = (*settings, "buffer.explorer_input.eval_tasksets.0.limit=1")
+    planned("here", *other, "buffer.total_steps=3")
+    longer = run(planned("here", *other, "buffer.total_steps=5"))
+    assert files.read_json(longer / files.MANIFEST)["taken"] == {donor.name: 3}
+    assert {row["stage"] for row in table(donor, "scores")} == {donor.name}
+    assert {row["stage"] for row in table(longer, "scores")} == {longer.name}
 
 
 def test_files_are_links_and_where_there_are_none_copies(donor, planned, run, monkeypatch):
@@ -108,6 +131,38 @@ def test_of_one_at_work_only_scheduled_checkpoints_are_taken(donor, planned):
     assert found(longer) == (5, "")
     with files.locked(donor / ".lock", print):
         assert found(longer) == (4, "")
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_checkpoint_that_vanishes_while_it_is_looked_at(donor, planned, monkeypatch, times):
+    longer, read, left = planned("here", *SFT, "buffer.total_steps=6"), checkpoints.read_manifest, [None] * times
+
+    def vanished(stage, step):
+        if left:
+            left.pop()
+            raise FileNotFoundError
+        return read(stage, step)
+
+    monkeypatch.setattr(checkpoints, "read_manifest", vanished)
+    chosen, unlike = found(longer)
+    assert (chosen, donor.name in unlike) == ((5, False) if times == 1 else (None, True))
+
+
+def test_rows_and_weights_that_a_longer_stage_needs_must_be_there(planned, run, monkeypatch):
+    """After checkpoint 5 explorer step 6 begins with the weights of step 4; after 4 the trainer has them."""
+    settings = ("synchronizer.sync_offset=1", "trainer.max_checkpoints_to_keep=null", "explorer.eval_interval=100")
+    donor = run(planned("here", *settings, "buffer.total_steps=5"))
+    longer = planned("here", *settings, "buffer.total_steps=7")
+    assert found(longer) == (5, "")
+    place, config = Path(longer.directory), longer.config
+    chosen, _ = trunks.find(place, vars(longer), config, "hash")
+    assert chosen.needed == {4}
+    with monkeypatch.context() as patch:
+        patch.setattr(versions, "numbers", lambda stage: [])
+        taking.take(place, vars(longer), config, open_stage(place, terminal=False).log)
+    assert checkpoints.complete_checkpoints(place) == []
+    files.remove_tree(versions.version_directory(donor, 4))
+    assert found(longer) == (4, "")
 
 
 @pytest.mark.parametrize("gone", [False, True])

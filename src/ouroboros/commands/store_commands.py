@@ -99,7 +99,7 @@ def gc(root, delete):
 
     found = unreferenced.find(root)
     if delete:
-        unreferenced.remove(found)
+        found = unreferenced.remove(found)
     print(unreferenced.report(found, delete))
 
 

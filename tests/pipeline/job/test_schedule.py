@@ -51,6 +51,14 @@ def test_the_weights_of_explorer_steps(numbers, expected, handed_over):
     assert (versions(schedule), published(schedule)) == (expected, handed_over)
 
 
+def test_what_only_a_longer_stage_asks_for_is_not_published_where_none_can_follow():
+    config = [overridden("buffer.total_steps=5", "synchronizer.sync_offset=1", "synchronizer.sync_interval=1",
+                         "buffer.train_batch_size=null", "buffer.batch_size=1",
+                         f"algorithm.optimizer.lr_scheduler_type={kind}")
+              for kind in ("constant", "wsd", "cosine", "linear")]
+    assert [published(rft_schedule(one, 1)) for one in config] == [[1, 2, 3, 4]] * 2 + [[1, 2, 3]] * 2
+
+
 def test_the_rows_of_trainer_steps_and_the_explorer_steps_that_they_need():
     assert [Schedule(8, 8, 1, 0, 5).slots(t) for t in (1, 2, 5)] == [(0, 8), (8, 16), (32, 40)]
     assert Schedule(2, 6, 1, 0, 3).slots(2) == (6, 12)

@@ -200,8 +200,10 @@ def test_failed_attempts_are_counted_and_the_query_runs_as_printed(tmp_path, mon
         Experience, stage=rft.name, turn=turn, slot=slot, reward=None, status="workflow_failed", reason=f"no {slot}")
         for slot in range(2) for turn in range(2)] + [
             row(Experience, stage=rft.name, slot=2, turn=0, reward=None, status="late", reason="no failure")])
+    tables.write(tables.step_file(rft, "experience", 10), Experience, [row(  # of a shorter stage
+        Experience, stage="rft-0123abcd", turn=0, reward=None, status="workflow_failed", reason="no 0")])
     lines = learnt.summary(view.open_view(run.view())).splitlines()
-    at = lines.index("rft: 2 of 34 attempts failed: no 0 (and 1 more reasons)")  # 4 steps of 8, and these
+    at = lines.index("rft: 3 of 35 attempts failed: no 0 (and 1 more reasons)")  # 4 steps of 8, and these
     wording(lines, "evaluate_rft: 2", "4 attempts", "KeyError: 'seven'")
     FakeRun(tmp_path, "toy/latest").view()  # not the run that the question is about
     assert cli.main(shlex.split(lines[at + 1])[1:]) == 0

@@ -256,6 +256,16 @@ def test_gc_lists_images_that_no_stage_built_and_layers_of_no_other_image(tmp_pa
     assert unreferenced.find(tmp_path) == []
 
 
+def test_gc_leaves_what_another_stage_takes_steps_of(tmp_path):
+    """Whose lock is shared, and taken after the list was made."""
+    place = FakeRun(tmp_path).stage("rft", "rft")
+    found = unreferenced.find(tmp_path)
+    with open(place / ".lock", "a", encoding="utf-8") as lock:
+        files.take_lock(lock, shared=True)
+        assert unreferenced.remove(found) == []
+    assert (len(unreferenced.remove(found)), place.exists()) == (1, False)
+
+
 def test_gc_lists_models_of_gguf_files_that_no_run_names(tmp_path):
     """A stage of a run reads the first, the plan of another run the second; a process still makes the last."""
     first, second, third, made = (tmp_path / "store" / "gguf" / name for name in (
