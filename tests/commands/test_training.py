@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 from pathlib import Path
 
 import datasets
@@ -41,9 +42,12 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def unmeasured(monkeypatch):
-    """No process counts tokens and parameters: the answers have 2 tokens, the model has 100 million."""
-    monkeypatch.setattr(recipe.samples, "ask", lambda request: {
+    """No process counts tokens and parameters: the answers have 2 tokens. Returns the files that it would have read."""
+    asked = []
+    monkeypatch.setattr(recipe.samples, "ask", lambda request: asked.extend(
+        os.path.relpath(one["path"]) for one in request["sources"]) or {
         "problems": [], "longest": [["max_prompt_tokens", 6, 6], ["max_response_tokens", 2, 2]], "sizes": {}})
+    return asked
 
 
 def written(name: str = "train") -> dict:
@@ -118,6 +122,40 @@ def test_arguments_are_settings_of_a_recipe(here, unmeasured):
     assert [one["stage_name"] for one in made["stages"]] == ["sft", "rft"]
     assert (made["buffer"]["total_steps"], made["stages"][0]["buffer"]["total_steps"]) == (9, None)
     assert ouroboros.check("two", data=False, call=False).problems == []
+
+
+CHOICES = [{"question": f"{a}+1=", "choices": [str(a), str(a + 1)], "answer": 1} for a in range(40)]
+
+
+def test_rows_to_evaluate_on_are_converted_as_those_to_train_on(here, unmeasured):
+    ouroboros.train(MODEL, CHOICES, eval_data=CHOICES[:3])
+    source = written()["buffer"]["explorer_input"]
+    assert [json.loads(line) for line in Path(source["eval_tasksets"][0]["path"]).read_text().splitlines()] == [
+        {"question": f"{a}+1=\n\nA. {a}\nB. {a + 1}", "answer": "B"} for a in range(3)]
+    assert unmeasured == [source["taskset"]["path"]]
+    with pytest.raises(DataError) as refused:
+        ouroboros.train(MODEL, CHOICES, eval_data=ROWS)
+    wording(str(refused.value), "40 of 40")
+
+
+def test_a_split_that_is_converted_is_evaluated_in_its_own_file(here, unmeasured):
+    Path("rows").mkdir()
+    for split, rows in (("train", CHOICES[5:]), ("test", CHOICES[:5])):
+        Path("rows", f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    ouroboros.train(MODEL, "rows")
+    source = written()["buffer"]["explorer_input"]
+    counts = [len(Path(one["path"]).read_text().splitlines()) for one in (source["taskset"], *source["eval_tasksets"])]
+    assert counts == [35, 5]
+    ouroboros.train(MODEL, ROWS, score, eval_data="rows", name="other")
+    assert written("other")["buffer"]["explorer_input"]["eval_tasksets"][0]["split"] == "test"
+
+
+def test_lengths_are_those_of_converted_demonstrations(here, unmeasured):
+    shown = [{"instruction": f"Count {a}", "input": "", "output": f"{a} and {a + 1}"} for a in range(40)]
+    ouroboros.train(MODEL, shown, algorithm="sft")
+    made = written()
+    assert unmeasured == [made["buffer"]["trainer_input"]["experience_buffer"]["path"]]
+    assert made["model"]["max_prompt_tokens"] == 8  # 6 tokens and a quarter, in eights
 
 
 @pytest.mark.parametrize(("more", "key"), [

@@ -49,11 +49,11 @@ def write_recipe(model: Any, data: Any, reward: Functions | None, algorithm: Any
     names = {"reward": _names(reward, "reward"), "tools": _names(tools, "tools"),
              "workflow": None if workflow is None else name_of(workflow, "workflow")}
     keys = {"prompt_key": prompt_key, "response_key": response_key}
-    found, said = _guessed(data, sections["model"], kind, bool(names["reward"]), keys, eval_data is not None)
+    found, said, tested = _guessed(data, sections["model"], kind, bool(names["reward"]), keys, eval_data)
     made = OmegaConf.create(rendered(found, said)["conf/recipe/project.yaml"])
     for note in found.notes:
         print(f"ouro: {note}", file=sys.stderr)
-    handed = _handed(found, names, steps, eval_data) | _warmup(made, sft_data, said["warmup_lr"])
+    handed = _handed(names, steps, tested) | _warmup(made, sft_data, said["warmup_lr"])
     for key, value in [*handed.items(), *sections.items(), *run.items()]:
         _set(made, key, value)
     notes = [f"{said['rows']} rows, {said['parameters']}", *found.notes]
@@ -68,9 +68,9 @@ def _names(given: Functions | None, key: str) -> list[str]:
 
 
 def _guessed(data: Any, model: Mapping[str, Any], kind: str, rewarded: bool, keys: dict[str, str | None],
-             evaluated: bool) -> tuple[Guess, dict[str, Any]]:
-    """Returns what the rows are, and the variables of the template of a recipe. kind: of the Guess that is needed.
-    rewarded: by functions of the user's. evaluated: on rows that are given apart."""
+             eval_data: Any) -> tuple[Guess, dict[str, Any], dict[str, Any] | None]:
+    """Returns what the rows are, the variables of the template of a recipe, and the set to evaluate on if it is not the
+    template's. kind: of the Guess that is needed. rewarded: by functions of the user's."""
     path = stored(data, "data")
     config, drawn = _read(path, model)
     rows = drawn.drawn.rows
@@ -81,12 +81,30 @@ def _guessed(data: Any, model: Mapping[str, Any], kind: str, rewarded: bool, key
     if found.reward == "reward:score":
         raise ConfigError(f"reward is missing: {found.notes[0]}, and only numbers and formulas have a reward of ours. "
                           "Give reward= a function of (response, answer).")
+    tested = _evaluated(eval_data, found, drawn)
     if found.convert:
         path = stored(project_data.kept(found, drawn, "train"), "data")
-    found.warmup, drawn.held_out = "", "test" if evaluated else drawn.held_out
+        drawn = _read(path)[1]
+        found.notes = [note.replace(project_data.CONVERTED, path) for note in found.notes]
+    found.warmup, drawn.held_out = "", "test" if tested else drawn.held_out
     said = facts(found, drawn, config.model) | {
         "project": "", "path": json.dumps(path), "model": json.dumps(model.get("model_path"))}
-    return found, said
+    return found, said, tested
+
+
+def _evaluated(eval_data: Any, found: Guess, drawn: project_data.Data) -> dict[str, Any] | None:
+    """Returns the set of eval_data, or of the held-out split of rows that are converted; rows of both are converted as
+    those of `data` (`drawn`) are."""
+    if eval_data is not None:
+        drawn = _read(path := stored(eval_data, "eval_data"))[1]
+    elif not (found.convert and found.reward and drawn.held_out):
+        return None
+    form, split = found.format, drawn.held_out or "train"
+    if found.kind != "rft":
+        form = judged(drawn.drawn.rows).format
+    elif found.convert:
+        path = stored(project_data.kept(found, drawn, split), "eval_data")
+    return {"name": "test", "path": path, "split": split, "format": form, "repeat_times": 4, "limit": 256}
 
 
 def _read(path: str, model: Mapping[str, Any] = {}) -> tuple[Config, project_data.Data]:
@@ -98,19 +116,16 @@ def _read(path: str, model: Mapping[str, Any] = {}) -> tuple[Config, project_dat
     return config, project_data.read(config.buffer.explorer_input.taskset.path)
 
 
-def _handed(found: Guess, names: dict[str, Any], steps: int | None, eval_data: Any) -> dict[str, Any]:
-    """Returns the settings that arguments of `train` mean, by dotted key. names: of functions."""
+def _handed(names: dict[str, Any], steps: int | None, tested: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the settings that arguments of `train` mean, by dotted key. names: of functions. tested: a set."""
     made: dict[str, Any] = {} if steps is None else {"buffer.total_steps": steps}
     rewards, tools, workflow = names["reward"], names["tools"], names["workflow"]
     if rewards:
         made[f"{INPUT}.default_reward_fn_type"] = rewards if rewards[1:] else rewards[0]
     if workflow or tools:
         made[f"{INPUT}.default_workflow_type"] = workflow or "tool_call_workflow"
-    if eval_data is not None:
-        path = stored(eval_data, "eval_data")
-        form = found.format if found.kind == "rft" else judged(_read(path)[1].drawn.rows).format
-        made[f"{INPUT}.eval_tasksets"] = [
-            {"name": "test", "path": path, "format": form, "repeat_times": 4, "limit": 256}]
+    if tested:
+        made[f"{INPUT}.eval_tasksets"] = [tested]
     if tools:
         made |= {f"{INPUT}.{place}.workflow_args.tools": tools for place in ("taskset", "eval_tasksets.0")}
     return made
