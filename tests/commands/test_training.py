@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -17,6 +18,7 @@ from ouroboros.commands.by_source import name_of
 from ouroboros.commands.init import recipe
 from ouroboros.commands.run import invoke
 from ouroboros.commands.training import stored
+from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.store.errors import ConfigError, DataError
 from tests.golden.messages import wording
 
@@ -36,7 +38,14 @@ def here(tmp_path, monkeypatch):
     """A project directory, in which `train` writes and starts nothing; what it would have started is appended."""
     monkeypatch.chdir(tmp_path)
     asked = []
-    monkeypatch.setattr(invoke, "run", lambda words, extra, **_: asked.append(words) or 0)
+
+    def run(words, extra, **_):
+        asked.append(words)
+        config = compose(words)
+        return 0, SimpleNamespace(project=config.project, name=f"{config.name}_2",
+                                  view=Path(config.checkpoint_root_dir, "runs", config.project, f"{config.name}_2"))
+
+    monkeypatch.setattr(invoke, "run", run)
     return asked
 
 
@@ -88,7 +97,7 @@ def test_an_id_of_the_hub_is_one(here):
 def test_a_call_is_a_recipe_that_the_command_runs(here, unmeasured):
     run = ouroboros.train(MODEL, ROWS, score, steps=50, seed=3, trainer={"save_interval": 25},
                           **{"algorithm.optimizer.lr": 1e-3, "stages.rft.buffer.batch_size": 4})
-    assert (run, here) == (f"{Path.cwd().name}/train", [["recipe=train"]])
+    assert (run, run.root, here) == (f"{Path.cwd().name}/train_2", Path(), [["recipe=train"]])  # what `ouro run` made
     made = written()
     assert made["buffer"]["explorer_input"]["default_reward_fn_type"] == name_of(score, "reward")
     assert (made["buffer"]["total_steps"], made["seed"], made["trainer"]["save_interval"]) == (50, 3, 25)
