@@ -77,12 +77,17 @@ def test_values_of_tables_are_those_that_are_meant(here):
     rows = [{"n": np.int64(3), "v": np.array([0.5]), "on": datetime.date(2026, 11, 29)}]
     assert json.loads(Path(stored(rows, "data")).read_text()) == {"n": 3, "v": [0.5], "on": "2026-11-29"}
     assert json.loads(Path(stored(pd.DataFrame({"x": ["a"], "y": [float("nan")]}), "data")).read_text())["y"] is None
+    assert json.loads(Path(stored([{"x": pd.NaT, "y": pd.NA}], "data")).read_text()) == {"x": None, "y": None}
+    streamed = datasets.IterableDataset.from_generator(lambda: iter(ROWS))
+    assert streamed.features is None
+    assert stored(streamed, "data") == stored(ROWS, "data")
 
 
 @pytest.mark.parametrize(("data", "words"), [
     ([], ["data"]), (None, ["None"]), ({"train": ROWS}, ["train"]), (["a", "b"], ["row 1"]),
     ([{"question": "a"}, {"question": {1, 2}}], ["row 2", "question", "set"]),
     ([{"question": "a", "answer": float("nan")}], ["row 1", "answer", "nan"]), ([{1: "a"}], ["row 1"]),
+    (pd.DataFrame([[1, 2]], columns=["a", "a"]), ["named a"]), (pa.table([[1], [2]], ["a", "a"]), ["named a"]),
     ("rows.jsonl", ["rows.jsonl"])])
 def test_what_are_no_rows_is_refused_by_row_and_column(here, data, words):
     with pytest.raises(DataError) as refused:
@@ -183,6 +188,8 @@ def test_a_setting_that_is_wrong_is_the_problem_that_the_command_reports(here, u
     ({"reward": None, "data": [{"question": "a?", "answer": f"w{at}"} for at in range(9)]}, ConfigError, ["reward"]),
     ({"algorithm": "dpo"}, DataError, ["dpo"]), ({"stages.rtf.seed": 2}, ConfigError, ["rft"]),
     ({"trainer": {"save_interval": {1}}}, ConfigError, ["trainer"]), ({"name": "mine"}, ConfigError, ["mine.yaml"]),
+    ({"name": "sums"}, ConfigError, ["sums.yaml"]), ({"name": "../sums_"}, ConfigError, ["../sums_"]),
+    ({"name": "a/b"}, ConfigError, ["a/b"]),
     ({"sft_data": ROWS}, DataError, ["sft_data"]), ({"model": {"model_path": "x", "dtyp": 1}}, ConfigError, ["dtyp"])])
 def test_what_train_cannot_write_is_refused(here, unmeasured, arguments, error, words):
     Path("conf/recipe").mkdir(parents=True)
@@ -191,3 +198,20 @@ def test_what_train_cannot_write_is_refused(here, unmeasured, arguments, error, 
         ouroboros.train(**{"model": MODEL, "data": ROWS, "reward": score} | arguments)
     wording(str(refused.value), *words)
     assert here == []
+
+
+@pytest.mark.parametrize("more", [{"explorer.auxiliary_models": [{"model_path": "x", "api_key": "b-c-d-e-f"}]},
+                                  {"buffer.explorer_input.taskset.workflow_args": {"header": "b-c-d-e-f"}}])
+def test_a_secret_is_in_no_recipe(here, unmeasured, monkeypatch, more):
+    monkeypatch.setenv("A_KEY", "b-c-d-e-f")
+    with pytest.raises(ConfigError) as refused:
+        ouroboros.train(MODEL, ROWS, score, **more)
+    assert "b-c-d-e-f" not in str(refused.value)
+    assert not Path("conf/recipe/train.yaml").exists()
+
+
+def test_names_of_columns_may_have_any_characters(here, unmeasured):
+    odd = "a\nb: [\u2028\x7f"
+    ouroboros.train(MODEL, [{odd: row["question"], "answer": row["answer"], "un\nused": 1} for row in ROWS], score,
+                    prompt_key=odd)
+    assert written()["data_processor"]["task_pipeline"]["format"]["prompt_key"] == odd

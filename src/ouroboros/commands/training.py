@@ -16,10 +16,10 @@ from ouroboros.commands.init import data as project_data
 from ouroboros.commands.init import foreign
 from ouroboros.commands.init.columns import Guess, guess, judged
 from ouroboros.commands.init.command import project_name
-from ouroboros.commands.init.recipe import facts, rendered
+from ouroboros.commands.init.recipe import facts, on_one_line, rendered
 from ouroboros.commands.run.planning import files_here
 from ouroboros.pipeline.compose.compose import TITLE, of_stage
-from ouroboros.pipeline.settings import algorithms, schema
+from ouroboros.pipeline.settings import algorithms, combinations, schema, secrets
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.data_files import as_meant
@@ -39,9 +39,11 @@ def write_recipe(model: Any, data: Any, reward: Functions | None, algorithm: Any
     from omegaconf import OmegaConf
 
     run = {"project": project_name(Path()), "name": "train"} | settings
+    if unfit := [*combinations.names(Config.model_construct(project="train", name=str(run["name"])))]:
+        raise ConfigError.of(TITLE, unfit)
     file = Path("conf", "recipe", f"{run['name']}.yaml")
-    if file.exists() and not file.read_text(encoding="utf-8").startswith(MARK):
-        raise ConfigError(f'{file} was not written by train, which would replace it. Give the run another name="…".')
+    if any(one.exists() and not one.read_text(encoding="utf-8").startswith(MARK) for one in (file, files.HOME / file)):
+        raise ConfigError(f'{file} is a recipe that train did not write. Give the run another name="…".')
     path = None if isinstance(model, Mapping) else os.path.expanduser(os.fspath(model))
     sections = {"model": {"model_path": path} if path else model,
                 "algorithm": algorithm if isinstance(algorithm, Mapping) else {"algorithm_type": algorithm}}
@@ -56,7 +58,10 @@ def write_recipe(model: Any, data: Any, reward: Functions | None, algorithm: Any
     handed = _handed(names, steps, tested) | _warmup(made, sft_data, said["warmup_lr"])
     for key, value in [*handed.items(), *sections.items(), *run.items()]:
         _set(made, key, value)
-    notes = [f"{said['rows']} rows, {said['parameters']}", *found.notes]
+    plain = OmegaConf.to_container(made)
+    if exposed := [*secrets.problems_of(plain), *secrets.leaks(plain)]:
+        raise ConfigError.of(TITLE, secrets.without_values(exposed, plain))
+    notes = [f"{said['rows']} rows, {said['parameters']}", *map(on_one_line, found.notes)]
     text = "\n".join([MARK, "# @package _global_", *(f"# {note}" for note in notes), OmegaConf.to_yaml(made)])
     files.write_atomic(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return run["name"]
@@ -200,12 +205,15 @@ def _rows(data: Any, key: str) -> Iterable:
     if isinstance(data, Mapping):
         raise DataError(f"{key} is a mapping of {', '.join(map(str, [*data][:5]))}; needed rows: one split of a "
                         "dataset, or a list of dicts.")
-    if type(data).__module__.partition(".")[0] == "datasets" and hasattr(data, "features"):
+    if type(data).__module__.partition(".")[0] == "datasets" and getattr(data, "features", None):
         return as_meant(data, data.features.arrow_schema)
     if not hasattr(data, "__arrow_c_stream__"):
         if not isinstance(data, Iterable):
             raise DataError(f"{key} is {data!r}; needed rows: a list of dicts, a table, a dataset, a path.")
         return data
+    names = [*getattr(data, "column_names", getattr(data, "columns", ()))]
+    if twice := {str(name) for name in names if names.count(name) > 1}:
+        raise DataError(f"{key} has several columns named {', '.join(sorted(twice))}; needed different names.")
     try:
         table = pa.table(data.reset_index(drop=True) if hasattr(data, "reset_index") else data)
     except pa.ArrowException as error:
@@ -218,7 +226,9 @@ def _json(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a row that JSON lacks: an array or number of numpy, a date."""
+    """A value of a row that JSON lacks: an array or number of numpy, a date, none of pandas."""
+    if type(value).__name__ in ("NaTType", "NAType"):
+        return None
     made = getattr(value, "tolist", None) or getattr(value, "isoformat", None)
     if made is None:
         raise TypeError
