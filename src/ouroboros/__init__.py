@@ -191,15 +191,13 @@ def run(recipe: str | None = None, *overrides: str, snakemake: tuple[str, ...] =
     stops it, and the same call continues it.
     """
     from ouroboros.commands.run import invoke
-    from ouroboros.pipeline.check.judge import compose
     from ouroboros.pipeline.store.errors import StageError
 
-    words = _words(recipe, overrides)
-    code = invoke.run(words, list(snakemake), multirun=False, verbose=False, update_hub=False)
+    code, made = invoke.run(_words(recipe, overrides), list(snakemake), multirun=False, verbose=False,
+                            update_hub=False)
     if code:
         raise StageError(f"the run ended with exit code {code}; the lines above say why.")
-    config = compose(words)
-    return Run(f"{config.project}/{config.name}", config.checkpoint_root_dir)
+    return Run(f"{made.project}/{made.name}", made.view.parents[2])
 
 
 def init(directory: str | Path, *, template: str | None = None, data: str | Path | None = None,

@@ -89,6 +89,27 @@ class Judge:
 def judged(response, answer): return Judge().judged(response, answer)
 def lacking(response, answer): return missing_name(response)
 def handing(response, answer, client=Judge()): return 1.0
+
+same, chosen = (lambda r, a: 1.0 if r == a else 0.0), (lambda r, a: (lambda given: given if r == a else 0.5)(0.25))
+asked = []
+kept = {"a": []}
+api_key = "a text"
+def appending(response, answer): return asked.append(response) or 1.0
+def within(response, answer): kept["a"].append(response)
+def assigning(response, answer): kept[response] = answer
+def posting(response, answer): return float(api_key in response)
+def early():
+    def inner(response, answer): return later_bound
+    refused = inner
+    if False:
+        later_bound = 1
+    return refused
+def classy(response, answer):
+    class Held:
+        math = math
+    return Held.math.sqrt(4.0)
+def submodule(response, answer): return float(len(wsgiref.util.FileWrapper.__name__))
+import wsgiref
 '''
 
 
@@ -124,7 +145,10 @@ def test_a_function_is_written_with_what_its_free_names_mean(cell):
 @pytest.mark.parametrize(("pick", "given", "value"), [
     (lambda cell: cell["first"], ("a", "b"), 1.0), (lambda cell: cell["second"], ("a", "b"), 0.0),
     (lambda cell: cell["scaled"](3), ("ab", ""), 6), (lambda cell: cell["later"][0], ("a", "b"), 3),
-    (lambda cell: cell["parity"], ("ab", ""), 1.0), (lambda cell: cell["parsed"], ("", ""), 1.0)])
+    (lambda cell: cell["parity"], ("ab", ""), 1.0), (lambda cell: cell["parsed"], ("", ""), 1.0),
+    (lambda cell: cell["same"], ("a", "a"), 1.0), (lambda cell: cell["chosen"], ("a", "a"), 0.25),
+    (lambda cell: cell["chosen"], ("a", "b"), 0.5), (lambda cell: cell["classy"], ("", ""), 2.0),
+    (lambda cell: cell["submodule"], ("", ""), 11.0)])
 def test_lambdas_closures_and_helpers_mean_what_they_meant(cell, pick, given, value):
     assert loaded(name_of(pick(cell), "reward"))(*given) == value
 
@@ -156,12 +180,59 @@ def test_a_module_that_only_this_process_can_import_is_written_too(cell, tmp_pat
     (lambda cell: cell["Judge"](), ["Judge"]), (lambda cell: cell["Judge"]().judged, ["judged"]),
     (lambda cell: cell["judged"], ["Judge"]), (lambda cell: cell["lacking"], ["missing_name"]),
     (lambda cell: cell["handing"], ["client"]), (lambda cell: functools.partial(cell["score"], scale=1), ["partial"]),
-    (lambda cell: eval("lambda response, answer: 1.0"), ["source"])])
+    (lambda cell: eval("lambda response, answer: 1.0"), ["source"]),
+    (lambda cell: cell["appending"], ["asked"]), (lambda cell: cell["within"], ["kept"]),
+    (lambda cell: cell["assigning"], ["kept"]), (lambda cell: cell["posting"], ["api_key"]),
+    (lambda cell: cell["early"](), ["later_bound"])])
 def test_what_a_module_cannot_hold_is_refused_by_its_name(cell, pick, words):
     with pytest.raises(ConfigError) as refused:
         name_of(pick(cell), "reward")
     wording(re.sub(" at 0x[0-9a-f]+", " at 0x", str(refused.value)), *words)
     assert not Path("train_functions").exists()
+
+
+def test_a_value_of_a_secret_variable_is_not_written(cell, monkeypatch):
+    monkeypatch.setenv("A_KEY", "b-c-d-e-f")
+    monkeypatch.setitem(cell, "WORDS", {"header": ["Bearer b-c-d-e-f"]})
+    with pytest.raises(ConfigError) as refused:
+        name_of(cell["score"], "reward")
+    wording(str(refused.value), "A_KEY")
+    assert not Path("train_functions").exists()
+
+
+def defined(text: str, future: str = "") -> dict:
+    """What a script defines."""
+    Path("script.py").write_text(future + text)
+    exec(compile(future + text, str(Path("script.py").absolute()), "exec"), names := {"__name__": "__main__"})
+    return names
+
+
+@pytest.mark.parametrize("edit", ["# a comment\n\n{}", "{}\nx = 1\n"])
+def test_source_edited_around_a_function_is_still_its_own(cell, edit):
+    text = "def score(response, answer):\n    return 1.0\n"
+    score = defined(text)["score"]
+    Path("script.py").write_text(edit.format(text))
+    assert loaded(name_of(score, "reward"))("", "") == 1.0
+
+
+@pytest.mark.parametrize(("old", "new"), [("1.0", "0.0"), ("1.0", "1"), ("answer)", "truth)"), (" + 0", " - 0"),
+                                          ('"s"', '"t"'), ("given: 1.0", "given: 2.0")])
+def test_source_edited_since_it_was_loaded_is_refused(cell, old, new):
+    text = 'def score(response, answer):\n    "s"\n    return (lambda given: 1.0)(len(response) + 0)\n'
+    score = defined(text)["score"]
+    Path("script.py").write_text(text.replace(old, new))
+    with pytest.raises(ConfigError) as refused:
+        name_of(score, "reward")
+    wording(str(refused.value), "changed")
+
+
+def test_names_in_postponed_annotations_are_kept_where_they_are_defined(cell):
+    from typing import get_type_hints
+
+    score = defined("from typing import Literal\n"
+                    "def score(response: Literal['a'], answer: str):\n    found: Never = 1.0\n    return found\n",
+                    "from __future__ import annotations\n")["score"]
+    assert get_type_hints(loaded(name_of(score, "reward")))["response"].__args__ == ("a",)
 
 
 def test_a_later_process_names_the_same_function_alike(tmp_path):

@@ -15,21 +15,25 @@ import subprocess
 import symtable
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
 from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.project_imports import is_installed
+from ouroboros.pipeline.store.secret_names import SHORTEST, names_secret
 
 DIRECTORY = "train_functions"  # of the project
 HEADER = "# Written by ouroboros.train from the source of a function. Edit the function there, not here.\n"
 FUTURE = "from __future__ import annotations\n"
 FUTURE_FLAG = 0x1000000  # of code under it (CO_FUTURE_ANNOTATIONS)
 PLAIN = (bool, int, str, bytes, type(None))
+CHANGING = {*dir(list), *dir(dict), *dir(set)} - {*dir(tuple), *dir(frozenset), *dir(MappingProxyType)}
 
 
 def name_of(given: str | Callable, key: str) -> str:
@@ -48,6 +52,9 @@ def name_of(given: str | Callable, key: str) -> str:
     module = _Module(key)
     module.add(name, given)
     text = FUTURE * module.has_future + "\n".join([*module.imports, *module.constants, *module.functions])
+    for variable, value in os.environ.items():
+        if names_secret(variable, is_variable=True) and len(value) >= SHORTEST and value in text:
+            _refuse(key, f"{name} holds the value of {variable}, a secret; read os.environ inside the function")
     stem = f"{name}_{files.hash_text(text)[:8]}"
     write_if_new(Path(DIRECTORY) / f"{stem}.py", (HEADER + text).encode())
     return f"{DIRECTORY}.{stem}:{name}"
@@ -87,30 +94,39 @@ class _Module:
             self.imports.append(f"from {found[0]} import {found[1]}" + f" as {name}" * (found[1] != name))
         elif isinstance(value, FunctionType):
             self._function(name, value)
+        elif isinstance(value, ModuleType):
+            _refuse(self.key, f"{user} uses the module {value.__name__}, which stages cannot import")
+        elif names_secret(name) and isinstance(value, str | bytes):
+            _refuse(self.key, f"{user} uses {name}, a secret by its name; read os.environ inside the function, or "
+                              "rename what is none")
         else:
             self.constants.append(f"{name} = {self._literal(value, f'{user} uses {name}')}")
 
     def _function(self, name: str, function: FunctionType) -> None:
         node = self._node(function, name)
-        source, scope = ast.unparse(node), function.__globals__ | _closure(function)
-        if function.__code__.co_flags & FUTURE_FLAG:
-            self.has_future, source = True, FUTURE + source
-        for free in sorted({*self._free(source, name)}):
-            if free in scope:
+        source, scope, changed = ast.unparse(node), function.__globals__ | _closure(function), _changed(node)
+        needed, read = self._free(source, name)
+        if function.__code__.co_flags & FUTURE_FLAG:  # names in annotations need not be defined
+            self.has_future, read = True, read | needed
+            needed, _ = self._free(FUTURE + source, name)
+        for free in sorted(needed | read):
+            if free in changed and type(scope.get(free)) in (list, dict, set):
+                _refuse(self.key, f"{name} changes {free}, and each process would have another one")
+            elif free in scope:
                 self.add(free, scope[free], name)
-            elif not hasattr(builtins, free):
+            elif free in needed and not hasattr(builtins, free):
                 _refuse(self.key, f"{name} uses {free}, which is not defined")
-        used = {ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Attribute)} & {*sys.modules}
-        self.imports += sorted(f"import {one}" for one in used
-                               if scope.get(top := one.partition(".")[0]) is sys.modules[top])
-        self.functions.append(f"\n\n{ast.unparse(node)}\n")
+        scope = {free: scope.get(free) for free in needed | read}
+        modules = {_submodule(one, scope) for one in ast.walk(node) if isinstance(one, ast.Attribute)} - {None}
+        self.imports += sorted(f"import {one.__name__}" for one in modules)
+        self.functions.append(f"\n\n{source}\n")
 
     def _node(self, function: FunctionType, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
         """Returns the definition of a function under a name, with the values that its defaults have."""
         found = _definition(function.__code__, function.__globals__)
         if found is None:
-            _refuse(self.key, f"{name} has no source that can be read: it was typed at a prompt, made by exec, or its "
-                              "file has changed since")
+            _refuse(self.key, f"{name} has no source that means the same: it was typed at a prompt, made by exec, or "
+                              "its file has changed since it was loaded")
         node = found
         if isinstance(found, ast.Lambda):
             node = ast.parse(f"def {name}(): pass").body[0]
@@ -130,19 +146,23 @@ class _Module:
                                  for one in arguments.kwonlyargs]
         return ast.fix_missing_locations(node)
 
-    def _free(self, source: str, name: str) -> Iterator[str]:
-        """Yields the names that a definition takes from its module."""
+    def _free(self, source: str, name: str) -> tuple[set[str], set[str]]:
+        """Returns the names that a definition takes from its module, and those that it takes if they are defined."""
         try:
             tables = [symtable.symtable(source, name, "exec")]
         except SyntaxError as error:  # nonlocal
             _refuse(self.key, f"{name} changes a variable of the function around it ({error.msg})")
+        needed, read = set(), set()
         for table in tables:
             tables += table.get_children()
             for one in table.get_symbols():
                 if one.is_declared_global():
                     _refuse(self.key, f"{name} changes the global variable {one.get_name()}")
-                if one.is_global() and one.is_referenced() and not one.is_assigned():
-                    yield one.get_name()
+                if one.is_referenced() and one.is_assigned() and table.get_type() == "class":  # json = json
+                    read.add(one.get_name())
+                elif one.is_global() and one.is_referenced() and not one.is_assigned():
+                    needed.add(one.get_name())
+        return needed, read
 
     def _literal(self, value: Any, why: str) -> str:
         try:
@@ -175,25 +195,74 @@ def literal(value: Any) -> str:
 
 def _closure(function: FunctionType) -> dict[str, Any]:
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return {name: cell.cell_contents for name, cell in cells}
+    return {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+
+
+def _changed(node: ast.AST) -> set[str]:
+    """Returns the names whose values a definition changes: by a method such as append, or an assignment within."""
+    found = set()
+    for one in ast.walk(node):
+        if isinstance(one, ast.Attribute | ast.Subscript) and (
+                not isinstance(one.ctx, ast.Load) or (isinstance(one, ast.Attribute) and one.attr in CHANGING)):
+            while isinstance(one, ast.Attribute | ast.Subscript | ast.Call):
+                one = one.func if isinstance(one, ast.Call) else one.value
+            if isinstance(one, ast.Name):
+                found.add(one.id)
+    return found
+
+
+def _submodule(node: ast.AST, scope: dict[str, Any]) -> ModuleType | None:
+    """Returns the module that names joined by dots mean, whether it was imported before or not."""
+    if isinstance(node, ast.Name):
+        return found if isinstance(found := scope.get(node.id), ModuleType) else None
+    package = _submodule(node.value, scope) if isinstance(node, ast.Attribute) else None
+    if hasattr(package, "__path__") and isinstance(vars(package).get(node.attr, package), ModuleType):
+        with suppress(ImportError):
+            return import_module(f"{package.__name__}.{node.attr}")
+    return None
 
 
 def _definition(code: CodeType, names: dict[str, Any]) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
-    """Returns the syntax tree that code was compiled of; of several lambdas in a line the one with its positions."""
+    """Returns the syntax tree that code was compiled of: the next one whose code is the same."""
+    linecache.checkcache(code.co_filename)
     try:
         tree = ast.parse("".join(linecache.getlines(code.co_filename, names)))
+        whole = compile(tree, code.co_filename, "exec", code.co_flags & FUTURE_FLAG | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+                        dont_inherit=True)
     except SyntaxError:  # the file has changed
         return None
-    spans = {*code.co_positions()}  # (line, end line, column, end column) of each instruction
+    same = [one for one in _codes(whole) if one.co_name == code.co_name and _meaning(one) == _meaning(code)]
+    if not same:
+        return None
+    found = min(same, key=lambda one: abs(one.co_firstlineno - code.co_firstlineno))
+    spans = [(one[0], one[2], one[1], one[3]) for one in found.co_positions() if one[2] != one[3]]  # of instructions
+    lambdas = {}  # (instructions within, start) -> node: of lambdas within one another the innermost
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == code.co_name:
-            if min(one.lineno for one in [node, *node.decorator_list]) == code.co_firstlineno:
+            if min(one.lineno for one in [node, *node.decorator_list]) == found.co_firstlineno:
                 return node
-        elif isinstance(node, ast.Lambda) and code.co_name == "<lambda>":
-            body = node.body
-            if (body.lineno, body.end_lineno, body.col_offset, body.end_col_offset) in spans:
-                return node
-    return None
+        elif isinstance(node, ast.Lambda) and node.lineno == found.co_firstlineno:
+            start, end = (node.body.lineno, node.body.col_offset), (node.body.end_lineno, node.body.end_col_offset)
+            lambdas[sum(start <= one[:2] and one[2:] <= end for one in spans), start] = node
+    return lambdas[max(lambdas)] if spans and lambdas else None
+
+
+def _codes(code: Any) -> Iterator[CodeType]:
+    if isinstance(code, CodeType):
+        yield code
+        for one in code.co_consts:
+            yield from _codes(one)
+
+
+def _meaning(value: Any) -> Any:
+    """Returns what two codes, or constants of code, that do the same have in common: all but their places."""
+    if isinstance(value, CodeType):
+        return (value.co_code, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars, value.co_flags,
+                value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_exceptiontable,
+                _meaning(value.co_consts))
+    if isinstance(value, tuple | frozenset):
+        return type(value), type(value)(map(_meaning, value))
+    return type(value), repr(value)
 
 
 def _importable(value: Any) -> tuple[str, str] | None:

@@ -199,7 +199,7 @@ def run(extra, sides, max_seeds, **given):
         return until_decided(given["overrides"], sides, max_seeds or 20, extra)
     if max_seeds:
         raise click.UsageError("--max-seeds is read with --until-decided alone.")
-    return invoke.run(extra=extra, **given)
+    return invoke.run(extra=extra, **given)[0]
 
 
 @click.command()

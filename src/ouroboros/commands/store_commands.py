@@ -169,4 +169,4 @@ def evaluate(name, root, steps, profile):
     asked = ["mode=bench", f"explorer.bench_steps={numbers}".replace(" ", "")]
     keys = {key_of(one) for one in asked}  # of an evaluation before this one
     words = [one for one in policies.words_of(sweep_view.find(root, name)) if key_of(one) not in keys]
-    return invoke.run([*words, *asked], [], multirun=False, verbose=False, update_hub=False, profile=profile)
+    return invoke.run([*words, *asked], [], multirun=False, verbose=False, update_hub=False, profile=profile)[0]

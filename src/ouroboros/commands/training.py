@@ -16,10 +16,10 @@ from ouroboros.commands.init import data as project_data
 from ouroboros.commands.init import foreign
 from ouroboros.commands.init.columns import Guess, guess, judged
 from ouroboros.commands.init.command import project_name
-from ouroboros.commands.init.recipe import facts, rendered
+from ouroboros.commands.init.recipe import facts, on_one_line, rendered
 from ouroboros.commands.run.planning import files_here
 from ouroboros.pipeline.compose.compose import TITLE, of_stage
-from ouroboros.pipeline.settings import algorithms, schema
+from ouroboros.pipeline.settings import algorithms, combinations, schema, secrets
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.data_files import as_meant
@@ -39,9 +39,11 @@ def write_recipe(model: Any, data: Any, reward: Functions | None, algorithm: Any
     from omegaconf import OmegaConf
 
     run = {"project": project_name(Path()), "name": "train"} | settings
+    if unfit := [*combinations.names(Config.model_construct(project="train", name=str(run["name"])))]:
+        raise ConfigError.of(TITLE, unfit)
     file = Path("conf", "recipe", f"{run['name']}.yaml")
-    if file.exists() and not file.read_text(encoding="utf-8").startswith(MARK):
-        raise ConfigError(f'{file} was not written by train, which would replace it. Give the run another name="…".')
+    if any(one.exists() and not one.read_text(encoding="utf-8").startswith(MARK) for one in (file, files.HOME / file)):
+        raise ConfigError(f'{file} is a recipe that train did not write. Give the run another name="…".')
     path = None if isinstance(model, Mapping) else os.path.expanduser(os.fspath(model))
     sections = {"model": {"model_path": path} if path else model,
                 "algorithm": algorithm if isinstance(algorithm, Mapping) else {"algorithm_type": algorithm}}
@@ -49,14 +51,17 @@ def write_recipe(model: Any, data: Any, reward: Functions | None, algorithm: Any
     names = {"reward": _names(reward, "reward"), "tools": _names(tools, "tools"),
              "workflow": None if workflow is None else name_of(workflow, "workflow")}
     keys = {"prompt_key": prompt_key, "response_key": response_key}
-    found, said = _guessed(data, sections["model"], kind, bool(names["reward"]), keys, eval_data is not None)
+    found, said, tested = _guessed(data, sections["model"], kind, bool(names["reward"]), keys, eval_data)
     made = OmegaConf.create(rendered(found, said)["conf/recipe/project.yaml"])
     for note in found.notes:
         print(f"ouro: {note}", file=sys.stderr)
-    handed = _handed(found, names, steps, eval_data) | _warmup(made, sft_data, said["warmup_lr"])
+    handed = _handed(names, steps, tested) | _warmup(made, sft_data, said["warmup_lr"])
     for key, value in [*handed.items(), *sections.items(), *run.items()]:
         _set(made, key, value)
-    notes = [f"{said['rows']} rows, {said['parameters']}", *found.notes]
+    plain = OmegaConf.to_container(made)
+    if exposed := [*secrets.problems_of(plain), *secrets.leaks(plain)]:
+        raise ConfigError.of(TITLE, secrets.without_values(exposed, plain))
+    notes = [f"{said['rows']} rows, {said['parameters']}", *map(on_one_line, found.notes)]
     text = "\n".join([MARK, "# @package _global_", *(f"# {note}" for note in notes), OmegaConf.to_yaml(made)])
     files.write_atomic(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return run["name"]
@@ -68,9 +73,9 @@ def _names(given: Functions | None, key: str) -> list[str]:
 
 
 def _guessed(data: Any, model: Mapping[str, Any], kind: str, rewarded: bool, keys: dict[str, str | None],
-             evaluated: bool) -> tuple[Guess, dict[str, Any]]:
-    """Returns what the rows are, and the variables of the template of a recipe. kind: of the Guess that is needed.
-    rewarded: by functions of the user's. evaluated: on rows that are given apart."""
+             eval_data: Any) -> tuple[Guess, dict[str, Any], dict[str, Any] | None]:
+    """Returns what the rows are, the variables of the template of a recipe, and the set to evaluate on if it is not the
+    template's. kind: of the Guess that is needed. rewarded: by functions of the user's."""
     path = stored(data, "data")
     config, drawn = _read(path, model)
     rows = drawn.drawn.rows
@@ -81,12 +86,30 @@ def _guessed(data: Any, model: Mapping[str, Any], kind: str, rewarded: bool, key
     if found.reward == "reward:score":
         raise ConfigError(f"reward is missing: {found.notes[0]}, and only numbers and formulas have a reward of ours. "
                           "Give reward= a function of (response, answer).")
+    tested = _evaluated(eval_data, found, drawn)
     if found.convert:
         path = stored(project_data.kept(found, drawn, "train"), "data")
-    found.warmup, drawn.held_out = "", "test" if evaluated else drawn.held_out
+        drawn = _read(path)[1]
+        found.notes = [note.replace(project_data.CONVERTED, path) for note in found.notes]
+    found.warmup, drawn.held_out = "", "test" if tested else drawn.held_out
     said = facts(found, drawn, config.model) | {
         "project": "", "path": json.dumps(path), "model": json.dumps(model.get("model_path"))}
-    return found, said
+    return found, said, tested
+
+
+def _evaluated(eval_data: Any, found: Guess, drawn: project_data.Data) -> dict[str, Any] | None:
+    """Returns the set of eval_data, or of the held-out split of rows that are converted; rows of both are converted as
+    those of `data` (`drawn`) are."""
+    if eval_data is not None:
+        drawn = _read(path := stored(eval_data, "eval_data"))[1]
+    elif not (found.convert and found.reward and drawn.held_out):
+        return None
+    form, split = found.format, drawn.held_out or "train"
+    if found.kind != "rft":
+        form = judged(drawn.drawn.rows).format
+    elif found.convert:
+        path = stored(project_data.kept(found, drawn, split), "eval_data")
+    return {"name": "test", "path": path, "split": split, "format": form, "repeat_times": 4, "limit": 256}
 
 
 def _read(path: str, model: Mapping[str, Any] = {}) -> tuple[Config, project_data.Data]:
@@ -98,19 +121,16 @@ def _read(path: str, model: Mapping[str, Any] = {}) -> tuple[Config, project_dat
     return config, project_data.read(config.buffer.explorer_input.taskset.path)
 
 
-def _handed(found: Guess, names: dict[str, Any], steps: int | None, eval_data: Any) -> dict[str, Any]:
-    """Returns the settings that arguments of `train` mean, by dotted key. names: of functions."""
+def _handed(names: dict[str, Any], steps: int | None, tested: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the settings that arguments of `train` mean, by dotted key. names: of functions. tested: a set."""
     made: dict[str, Any] = {} if steps is None else {"buffer.total_steps": steps}
     rewards, tools, workflow = names["reward"], names["tools"], names["workflow"]
     if rewards:
         made[f"{INPUT}.default_reward_fn_type"] = rewards if rewards[1:] else rewards[0]
     if workflow or tools:
         made[f"{INPUT}.default_workflow_type"] = workflow or "tool_call_workflow"
-    if eval_data is not None:
-        path = stored(eval_data, "eval_data")
-        form = found.format if found.kind == "rft" else judged(_read(path)[1].drawn.rows).format
-        made[f"{INPUT}.eval_tasksets"] = [
-            {"name": "test", "path": path, "format": form, "repeat_times": 4, "limit": 256}]
+    if tested:
+        made[f"{INPUT}.eval_tasksets"] = [tested]
     if tools:
         made |= {f"{INPUT}.{place}.workflow_args.tools": tools for place in ("taskset", "eval_tasksets.0")}
     return made
@@ -185,12 +205,15 @@ def _rows(data: Any, key: str) -> Iterable:
     if isinstance(data, Mapping):
         raise DataError(f"{key} is a mapping of {', '.join(map(str, [*data][:5]))}; needed rows: one split of a "
                         "dataset, or a list of dicts.")
-    if type(data).__module__.partition(".")[0] == "datasets" and hasattr(data, "features"):
+    if type(data).__module__.partition(".")[0] == "datasets" and getattr(data, "features", None):
         return as_meant(data, data.features.arrow_schema)
     if not hasattr(data, "__arrow_c_stream__"):
         if not isinstance(data, Iterable):
             raise DataError(f"{key} is {data!r}; needed rows: a list of dicts, a table, a dataset, a path.")
         return data
+    names = [*getattr(data, "column_names", getattr(data, "columns", ()))]
+    if twice := {str(name) for name in names if names.count(name) > 1}:
+        raise DataError(f"{key} has several columns named {', '.join(sorted(twice))}; needed different names.")
     try:
         table = pa.table(data.reset_index(drop=True) if hasattr(data, "reset_index") else data)
     except pa.ArrowException as error:
@@ -203,7 +226,9 @@ def _json(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a row that JSON lacks: an array or number of numpy, a date."""
+    """A value of a row that JSON lacks: an array or number of numpy, a date, none of pandas."""
+    if type(value).__name__ in ("NaTType", "NAType"):
+        return None
     made = getattr(value, "tolist", None) or getattr(value, "isoformat", None)
     if made is None:
         raise TypeError

@@ -3,6 +3,8 @@
 import pickle
 import re
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,7 +106,8 @@ def test_check_returns_problems_with_their_keys(tmp_path, monkeypatch):
 def test_run_returns_the_name_or_raises(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked, codes = [], [0, 1]
-    monkeypatch.setattr(invoke, "run", lambda words, extra, **_: asked.append((words, extra)) or codes.pop(0))
+    made = SimpleNamespace(project="ouroboros", name="again", view=Path("runs/ouroboros/again"))
+    monkeypatch.setattr(invoke, "run", lambda words, extra, **_: asked.append((words, extra)) or (codes.pop(0), made))
     assert ouroboros.run("countdown", "name=again") == "ouroboros/again"
     with pytest.raises(StageError):
         ouroboros.run(snakemake=("-n",))
@@ -127,7 +130,7 @@ def test_a_run_is_its_name_with_what_it_has_made(here):
 
 def test_functions_do_what_their_commands_do(here, monkeypatch):
     asked = []
-    monkeypatch.setattr(invoke, "run", lambda words, extra, **_: asked.append(words) or 0)
+    monkeypatch.setattr(invoke, "run", lambda words, extra, **_: asked.append(words) or (0, None))
     run = ouroboros.runs()[0]
     plan = here.root / "runs" / run / "plan.json"
     files.write_json(plan, files.read_json(plan) | {"overrides": ["seed=2"]})

@@ -157,7 +157,7 @@ def test_weights_of_an_earlier_stage_are_made_only_where_it_is_asked_for(trained
 def asked(monkeypatch):
     """The overrides of the runs that are started, in place of runs."""
     found = []
-    monkeypatch.setattr(invoke, "run", lambda overrides, *given, **named: found.append(overrides) or 0)
+    monkeypatch.setattr(invoke, "run", lambda overrides, *given, **named: found.append(overrides) or (0, None))
     return found
 
 

@@ -57,6 +57,7 @@ def rendered(guess: Guess, said: dict[str, Any]) -> dict[str, str]:
 
     loader = FileSystemLoader(TEMPLATES / "init" / "own")
     texts = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True)
+    texts.filters["on_one_line"] = on_one_line
     return {name.removesuffix(".j2"): texts.get_template(name).render(said) for name in texts.list_templates()
             if "reward" not in name or guess.reward == "reward:score"}
 
@@ -177,7 +178,12 @@ def _limit(guess: Guess, what: str, longest: int, usual: int) -> int:
 
 def _quoted(value: Any) -> str:
     """Quotes a text for use anywhere in YAML."""
-    return json.dumps(str(value), ensure_ascii=False)
+    return json.dumps(str(value), ensure_ascii=not str(value).isprintable())
+
+
+def on_one_line(text: str) -> str:
+    """Returns a text for a comment: quoted if it has characters that would end it, or that YAML does not allow."""
+    return text if text.isprintable() else repr(text)
 
 
 def _rounded(tokens: int) -> int:

@@ -35,8 +35,9 @@ PRINTS_ONLY = re.compile(  # arguments with which snakemake runs nothing
 
 
 def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool, detach: bool = False,
-        profile: str | None = None, dry: bool = False, view: bool = False) -> int:
-    """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code.
+        profile: str | None = None, dry: bool = False, view: bool = False) -> tuple[int, "Plan | Sweep"]:
+    """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code,
+    and what was run.
 
     extra: arguments for snakemake. detach: in a new session. profile: `slurm` submits stages as jobs. dry: only
     print where each would run. view: `ouro view` shows it. No problem that a check knows may appear after a stage."""
@@ -58,23 +59,23 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     remark(plan, extra, profile, multirun, update_hub)
     if dry:
         print(submission.requested(plan))
-        return 0
+        return 0, plan
     shown = outcome.of(plan)
     if shown.complete and not extra:
         plan.freeze()  # the run's view may show another configuration
         print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete\n{outcome.conclude(shown)}")
-        return 0
+        return 0, plan
     if not prints_only:
         hub.fetch_missing(plan.stages)  # here for its progress on the terminal; plain snakemake does it on startup
     for line in outcome.made_again(plan):
         print(f"ouro: {line}")
     if detach:
-        return start_detached(plan, shown, typed(words, extra, profile, verbose))
+        return start_detached(plan, shown, typed(words, extra, profile, verbose)), plan
     before = _made(plan)
     begin = partial(start, words, plan=plan, verbose=verbose)
     with watched(plan, shown) if view else contextlib.nullcontext():
         ended = submission.run_jobs(begin, extra, plan) if profile else begin(extra)
-    return report(shown, ended, shlex.join(typed(words, extra, profile)), _made(plan) != before)
+    return report(shown, ended, shlex.join(typed(words, extra, profile)), _made(plan) != before), plan
 
 
 def remark(plan: "Plan | Sweep", extra: list[str], profile: str | None, multirun: bool, update_hub: bool) -> None:
