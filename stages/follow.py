@@ -16,7 +16,6 @@ from ouroboros.pipeline.job.progress import FILE_ONLY, Progress, rollout_words, 
 from ouroboros.pipeline.job.schedule import first_explored, rft_schedule
 from ouroboros.pipeline.job.shares import answering_environment, cores
 from ouroboros.pipeline.job.tracking import open_tracker, sampled_rollouts
-from ouroboros.pipeline.settings.rates import is_extendable
 from ouroboros.pipeline.settings.trainer import is_driven
 from ouroboros.pipeline.store import checkpoints, files, records, recovery, tables, versions
 from ouroboros.stages.explorer.children import Child, supervise, trainer_child
@@ -206,10 +205,10 @@ def train_alone(context: Context) -> None:
 
 def _first_needed(config, total: int) -> int:
     """The oldest weights version with which an explorer step of a longer stage may begin."""
-    if not config.kind.is_online or is_driven(config) or not is_extendable(config):
+    if not config.kind.is_online or is_driven(config):
         return total + 1
     schedule = replace(rft_schedule(config, 1), total_steps=total)
-    return schedule.weights_version(schedule.explorer_steps + 1)
+    return schedule.weights_version(schedule.explorer_steps + 1) if schedule.extendable else total + 1
 
 
 def finish_training(context: Context) -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.job.threads import RECORD
-from ouroboros.pipeline.job.trunks import TRIES, Donor, find, note_watched
+from ouroboros.pipeline.job.trunks import TRIES, WATCHED, Donor, find, lacks, watched
 from ouroboros.pipeline.settings.rates import is_kept
 from ouroboros.pipeline.store import checkpoints, files, hashes, routings, tables, versions
-from ouroboros.pipeline.store.errors import ModelError
 
 TAKING = ".taking.tmp"
 
@@ -23,7 +22,7 @@ TAKING = ".taking.tmp"
 def take(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger) -> None:
     """Gives a stage that has no checkpoint the steps of the best donor, if there is one. The stage's lock is held."""
     if spec.get("trunk"):
-        note_watched(stage, spec["trunk"])
+        files.write_json(stage / WATCHED, {"watched": sorted({*watched(stage), spec["trunk"]["watched"]})})
     for _ in range(TRIES):
         donor, unlike = find(stage, spec, config, config.verify)
         if donor is None:
@@ -64,7 +63,10 @@ def _take(stage: Path, donor: Donor, config: Any) -> bool:
         for step in checkpoints.complete_checkpoints(donor.stage):
             if step <= donor.step:
                 _take_checkpoint(temporary, step, donor, config)
-        _require_whole(temporary, donor)
+        last = [checkpoints.checkpoint_directory(home, donor.step) for home in (temporary, donor.stage)]
+        if not all(map(files.is_complete, last)) or checkpoints.difference(temporary, donor.step, "size") or lacks(
+                temporary, config, donor.total, donor.step, donor.explored, ()):
+            raise FileNotFoundError  # its rows may be of another history
         row, theirs = (tables.step_file(home, "steps", donor.step) for home in (temporary, donor.stage))
         copied = not row.samefile(theirs)
         if (donor.stage / RECORD).exists():
@@ -75,18 +77,6 @@ def _take(stage: Path, donor: Donor, config: Any) -> bool:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return copied
-
-
-def _require_whole(temporary: Path, donor: Donor) -> None:
-    """Raises FileNotFoundError if the donor deleted a part of what was linked; its rows may be of another history."""
-    last = [checkpoints.checkpoint_directory(home, donor.step) for home in (temporary, donor.stage)]
-    if not all(map(files.is_complete, last)) or checkpoints.difference(temporary, donor.step, "size"):
-        raise FileNotFoundError
-    try:
-        for version in donor.needed:
-            versions.chain(versions.version_directory(temporary, version))
-    except ModelError as error:
-        raise FileNotFoundError from error
 
 
 def _take_table(temporary: Path, table: str, donor: Donor) -> None:

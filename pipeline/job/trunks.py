@@ -36,7 +36,7 @@ class Donor:
     """A stage and what is taken of it: trainer steps up to `step`, explorer steps up to `explored`.
 
     evaluated: the last weights version whose scores are taken; -1: none. damaged: (table, step) of files that are not.
-    needed: weights with which the next explorer steps begin. total: trainer steps of the stage that takes.
+    total: trainer steps of the stage that takes.
     """
 
     stage: Path
@@ -44,7 +44,6 @@ class Donor:
     explored: float
     evaluated: int
     damaged: Collection[tuple[str, int]]
-    needed: Collection[int]
     total: int
 
     def last(self, table: str) -> float:
@@ -95,8 +94,10 @@ def _offered(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> 
 def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Donor | str:
     theirs = files.read_json(place / "stage.json")
     ours, made = spec["trunk"], theirs["trunk"]
-    total, limit = _shared(place, theirs, spec, config)
-    running = is_locked(place / ".lock")
+    total, before, running = _total(spec, config, place), _written_total(place, theirs), is_locked(place / ".lock")
+    if not total or not before:
+        return ""
+    limit = min(total, equal_steps(ours["rates"], total, made["rates"], before))
     able = [step for step in checkpoints.complete_checkpoints(place) if step <= limit
             and not (running and checkpoints.is_marked(place, step, "unscheduled"))]
     if changed := [part for part in PARTS if made[part] != ours[part]]:
@@ -105,8 +106,7 @@ def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Do
         return f"changed since is {', '.join(names)}" if able and same else ""
     if able:
         return _usable(place, spec, config, verify, total, able)
-    equal = "" if limit == total else (", the last one with equal learning rates (lr_scheduler_type, "
-                                       "lr_warmup_steps_ratio)")
+    equal = "" if limit == total else ", the last one with equal learning rates (lr_scheduler_type, lr_warmup_*)"
     return f"it has no checkpoint up to step {limit}{equal}" if limit or made["rates"] == ours["rates"] else ""
 
 
@@ -130,38 +130,23 @@ def _names(changed: Collection[str], ours: Mapping[str, Any], theirs: Mapping[st
             yield part
 
 
-def _shared(place: Path, theirs: Mapping[str, Any], spec: Mapping[str, Any], config: Any) -> tuple[int, int]:
-    """Returns the trainer steps of a stage, and up to which of them its learning rates are those of a donor."""
-    total, made = _total(spec, config, place), _written_total(place, theirs)
-    if total is None or made is None:
-        return 0, 0
-    return total, int(min(total, equal_steps(spec["trunk"]["rates"], total, theirs["trunk"]["rates"], made)))
-
-
 def _usable(place: Path, spec: Mapping[str, Any], config: Any, verify: str, total: int, able: list[int]) -> Donor | str:
     """Returns what a stage of an equal trunk gives, up to one of the checkpoints `able`, or what the newest lacks."""
     damaged = {*recovery.damaged_rows(place, verify), *recovery.lost(place)}
-    rows, lacks = _rollouts(place, config, total, damaged) if config.kind.is_online else [], []
+    rows, lacking = _rollouts(place, config, total, damaged) if config.kind.is_online else [], []
     for step in reversed(able):
         explored = [row for row in rows if max(row.weights_version, row.newest_version or 0) <= step]
-        needed = _begins(config, total, len(explored), step)
-        if lack := (_lacks(place, config, total, len(explored), step, damaged, needed)
-                    or _unfit(place, step, config, verify)):
-            lacks.append(lack)
+        if words := (lacks(place, config, total, step, len(explored), damaged) or _unfit(place, step, config, verify)):
+            lacking.append(words)
             continue
-        scores = explored[-1].weights_version if explored and _watched(place) == [spec["trunk"]["watched"]] else -1
-        return Donor(place, step, len(explored) if config.kind.is_online else math.inf, scores, damaged, needed, total)
-    return lacks[0]
+        scores = explored[-1].weights_version if explored and watched(place) == [spec["trunk"]["watched"]] else -1
+        return Donor(place, step, len(explored) if config.kind.is_online else math.inf, scores, damaged, total)
+    return lacking[0]
 
 
-def _watched(stage: Path) -> list[str]:
+def watched(stage: Path) -> list[str]:
     """Returns what the launches of a stage evaluated, as in its trunk; nothing where that is not known."""
     return files.read_json(stage / WATCHED)["watched"] if (stage / WATCHED).exists() else []
-
-
-def note_watched(stage: Path, trunk: Mapping[str, Any]) -> None:
-    """Adds what a launch of a stage evaluates."""
-    files.write_json(stage / WATCHED, {"watched": sorted({*_watched(stage), trunk["watched"]})})
 
 
 def _rollouts(place: Path, config: Any, total: int, damaged: Collection[tuple[str, int]]) -> list[records.Rollout]:
@@ -178,46 +163,35 @@ def _schedule(config: Any, total: int) -> Schedule:
     return replace(rft_schedule(config, 1), total_steps=total)
 
 
-def _begins(config: Any, total: int, explored: int, step: int) -> set[int]:
-    """Returns the weights of earlier trainer steps than `step` with which later explorer steps than `explored` begin.
-    """
-    if not config.kind.is_online or is_driven(config):
-        return set()
-    schedule = _schedule(config, total)
-    begin = map(schedule.weights_version, range(explored + 1, schedule.explorer_steps + 1))
-    return {*takewhile(lambda version: version < step, begin)}
-
-
-def _lacks(place: Path, config: Any, total: int, explored: int, step: int, damaged: Collection[tuple[str, int]],
-           needed: Collection[int]) -> str:
-    """Returns which rows or weights that a stage needs to go on after trainer step `step` are not there, if any. The
-    first `explored` explorer steps are taken, and the weights `needed`."""
-    last = _schedule(config, total).last_explorer_step(step) if config.kind.is_online else 0
+def lacks(place: Path, config: Any, total: int, step: int, explored: int, damaged: Collection[tuple[str, int]]) -> str:
+    """Returns which rows, weights or routings a stage lacks that goes on after trainer step `step`, if any. Of the
+    donor at `place` the first `explored` explorer steps are taken."""
+    schedule = _schedule(config, total) if config.kind.is_online else None
+    last = schedule.last_explorer_step(step) if schedule else 0
     ends = dict.fromkeys(recovery.OF_TRAINER, step) | dict.fromkeys(recovery.OF_EXPLORER, last)
-    for one in sorted(damaged, key=lambda one: one[1]):
-        if one[1] <= ends.get(one[0], 0):
-            return f"{recovery.named(place, one)} is damaged or missing"
+    if found := [one for one in damaged if one[1] <= ends.get(one[0], 0)]:
+        return f"{recovery.named(place, min(found, key=lambda one: one[1]))} is damaged or missing"
+    if schedule is None:
+        return ""
     if explored < last:
         return f"explorer step {explored + 1} is by other weights than the longer stage can take"
-    for version in sorted(needed):
+    begins = range(0 if is_driven(config) else schedule.explorer_steps, explored, -1)
+    for version in {one for one in map(schedule.weights_version, begins) if one < step}:
         home = versions.version_directory(place, version)
         if not files.is_complete(home) or versions.damage(home):
             return f"{home} is damaged or missing"
-    if config.kind.is_online and config.algorithm.enable_router_replay:
-        for later in range(first_explored(config, step), explored + 1):
-            if not (home := routings.file_of(place, later)).exists():
-                return f"{home} is missing"
-    return ""
+    read = range(first_explored(config, step), explored + 1) if config.algorithm.enable_router_replay else ()
+    gone = [home for one in read if not (home := routings.file_of(place, one)).exists()]
+    return f"{gone[0]} is missing" if gone else ""
 
 
 def _unfit(place: Path, step: int, config: Any, verify: str) -> str:
     """Returns how a checkpoint is damaged, or why no trainer with these settings can load it, if so."""
     if words := checkpoints.difference(place, step, verify):
         return words
-    manifest, home = checkpoints.read_manifest(place, step), checkpoints.checkpoint_directory(place, step)
-    given = config.trainer
-    found = {"zero_stage": manifest["zero_stage"],
-             "ranks": len(list((home / "state").glob("*zero_pp_rank_*_optim_states.pt"))),
+    manifest, given = checkpoints.read_manifest(place, step), config.trainer
+    parts = checkpoints.checkpoint_directory(place, step).glob("state/*zero_pp_rank_*_optim_states.pt")
+    found = {"zero_stage": manifest["zero_stage"], "ranks": len([*parts]),
              "packing": given.packing if given.packing == "auto" else manifest.get("packing")}
     others = [f"trainer.{name}={value}" for name, value in found.items() if value != getattr(given, name)]
     return f"its checkpoint is of {', '.join(others)}" if others else ""
