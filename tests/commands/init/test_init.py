@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
-from tests.pipeline.plan.test_gguf import package  # noqa: F401
 
 from ouroboros.commands import cli
 from ouroboros.commands.init import data, recipe
@@ -26,6 +25,7 @@ from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.files import CONF
 from ouroboros.stages import gguf as stage
 from tests.golden.messages import refuses, wording
+from tests.pipeline.store.test_gguf import package  # noqa: F401
 
 NAMES = sorted(path.name for path in TEMPLATES.iterdir() if path.name not in ("common", "own", "shared", AGENT))
 SUMS = [(f"{i} + {i} = ?", str(2 * i)) for i in range(24)]
