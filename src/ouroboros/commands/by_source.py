@@ -14,7 +14,7 @@ import re
 import subprocess
 import symtable
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -231,8 +231,10 @@ def _definition(code: CodeType, names: dict[str, Any]) -> ast.FunctionDef | ast.
                         dont_inherit=True)
     except SyntaxError:  # the file has changed
         return None
-    same = [one for one in _codes(whole) if one.co_name == code.co_name and _meaning(one) == _meaning(code)]
-    if not same:
+    codes = [whole]
+    for one in codes:
+        codes += [inner for inner in one.co_consts if isinstance(inner, CodeType)]
+    if not (same := [one for one in codes if _meaning(one) == _meaning(code)]):
         return None
     found = min(same, key=lambda one: abs(one.co_firstlineno - code.co_firstlineno))
     spans = [(one[0], one[2], one[1], one[3]) for one in found.co_positions() if one[2] != one[3]]  # of instructions
@@ -247,22 +249,10 @@ def _definition(code: CodeType, names: dict[str, Any]) -> ast.FunctionDef | ast.
     return lambdas[max(lambdas)] if spans and lambdas else None
 
 
-def _codes(code: Any) -> Iterator[CodeType]:
-    if isinstance(code, CodeType):
-        yield code
-        for one in code.co_consts:
-            yield from _codes(one)
-
-
-def _meaning(value: Any) -> Any:
-    """Returns what two codes, or constants of code, that do the same have in common: all but their places."""
-    if isinstance(value, CodeType):
-        return (value.co_code, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars, value.co_flags,
-                value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_exceptiontable,
-                _meaning(value.co_consts))
-    if isinstance(value, tuple | frozenset):
-        return type(value), type(value)(map(_meaning, value))
-    return type(value), repr(value)
+def _meaning(code: CodeType) -> CodeType:
+    """Returns code without its places in a file: equal for definitions that do the same."""
+    constants = tuple(_meaning(one) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_consts=constants, co_firstlineno=1, co_linetable=b"")
 
 
 def _importable(value: Any) -> tuple[str, str] | None:

@@ -130,7 +130,7 @@ def to_compare(root: Path, names: Sequence[str]) -> "list[View | SweepView]":
     sweeps = [one for one in known if isinstance(one, sweep_view.SweepView)]
     shown = [sweep_view.find(root, name) for name in names] or sweeps[:1] or known
     if twice := [one.run for one in shown if [other.run for other in shown].count(one.run) > 1]:
-        raise DataError(f"{twice[0]} is named twice; needed different runs or sweeps. Trainings of one name are one run.")
+        raise DataError(f"{twice[0]} is named twice, and trainings of one name are one run; needed different ones.")
     if not shown:
         raise DataError(f"no run below {root / 'runs'}. Start some with `ouro run`, or a sweep with `ouro run -m`.")
     return shown
