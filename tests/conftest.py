@@ -19,6 +19,8 @@ from tests.golden.messages import RECORD, write
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test with ids has a hub of its own (tests/hub.py)
 gc.set_threshold(200_000, 20, 20)  # torch's hundred thousands of objects stay: walking them took a tenth of the time
 
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+         "MASTER_PORT": "0"}
 TABLES = ("kill", "adapters", "wide", "slurm")  # marks whose make targets print a table
 
 
@@ -124,6 +126,22 @@ def _secrets_of_this_test():
 def settings():
     """settings("key=value", ...): the default recipe with overrides, by attribute."""
     return overridden
+
+
+@pytest.fixture(scope="session")
+def process():
+    """A process group of one, of which a process has one, for tests that train with real DeepSpeed."""
+    import torch
+
+    from ouroboros.stages.learner.engine.process import Process
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ALONE.items():
+            patch.setenv(name, value)
+        started = Process.start(1)
+        yield started
+        if torch.distributed.is_initialized():  # a vLLM engine in the same process ends all groups when it is closed
+            started.stop()
 
 
 @pytest.fixture

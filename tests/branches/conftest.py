@@ -19,7 +19,6 @@ from ouroboros.stages.learn import learn
 from ouroboros.stages.learner.engine.process import Process
 from tests.configs import TINY, overridden
 from tests.factories import row
-from tests.learner.conftest import process  # noqa: F401  a fixture
 
 SETTINGS = (
     "monitor.monitor_type=none", "trainer.save_interval=2", "buffer.batch_size=2", "algorithm.repeat_times=4",
@@ -59,7 +58,7 @@ def planned(tiny_model, tmp_path):
 
 
 @pytest.fixture
-def run(process, monkeypatch, environment_kept) -> Callable[[Stage], Path]:  # noqa: F811
+def run(process, monkeypatch, environment_kept) -> Callable[[Stage], Path]:
     """run(stage): as its process would; returns its directory, which is then complete."""
     monkeypatch.setattr(Process, "start", lambda seed, *_: (torch.manual_seed(seed), process)[1])
     monkeypatch.setattr(Process, "stop", lambda _: None)
