@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ouroboros.pipeline.settings.data import train_places
-from ouroboros.pipeline.settings.rates import is_extendable
 from ouroboros.pipeline.settings.train_batch import rows_of_step, train_batch
 from ouroboros.pipeline.store.errors import ConfigError, DataError, Problem
 
 if TYPE_CHECKING:
     import numpy as np
+
+LASTING = {"constant", "wsd"}  # learning rates that a longer stage may share after the warmup
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,8 @@ def rft_schedule(config, task_count: int) -> Schedule:
     _refuse_none(task_count)
     batch, explored = train_batch(config), rows_of_step(config)
     rows = config.buffer.total_epochs * task_count * explored // config.buffer.batch_size
+    kinds = {one.optimizer.lr_scheduler_type for one in (config.algorithm, getattr(config.trainer, "critic", None))
+             if getattr(one, "optimizer", None)}
     return Schedule(
         rows_per_explorer_step=explored,
         rows_per_trainer_step=batch.fresh,
@@ -177,7 +180,7 @@ def rft_schedule(config, task_count: int) -> Schedule:
         sync_offset=config.synchronizer.sync_offset,
         total_steps=config.buffer.total_steps or max(rows // batch.fresh, 1),
         other_rows=batch.total - batch.fresh,
-        extendable=is_extendable(config),
+        extendable=kinds <= LASTING,
     )
 
 

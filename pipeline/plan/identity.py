@@ -15,7 +15,7 @@ from ouroboros.pipeline.job.devices import gpus_of_machine
 from ouroboros.pipeline.job.shares import held_gpus
 from ouroboros.pipeline.job.tasksets import HELD
 from ouroboros.pipeline.plan.code import code_of
-from ouroboros.pipeline.settings.algorithms import facts, own_class
+from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config, users_code, walk
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import CURATE, LATER, RECIPES, TASKS, Kind
@@ -143,8 +143,8 @@ def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], 
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
     return Stage(run, name, kind, files.hash_json(bare(content))[:8], root, inputs,
                  Config.partial(_select(settings, in_identity + others)), waits, hub,
-                 _trunk(bare(content), settings, watched) if kind.trains and not own_class(
-                     settings.algorithm.algorithm_type) else {})
+                 _trunk(bare(content), settings, watched)
+                 if kind.trains and ":" not in str(settings.algorithm.algorithm_type) else {})
 
 
 def _trunk(content: dict[str, Any], settings: Config, watched: Any) -> dict[str, Any]:

@@ -47,10 +47,5 @@ def is_kept(config: Any, total: int, step: int) -> bool:
     return bool(every and step % every == 0) or step == min(falls, default=0)
 
 
-def is_extendable(config: Any) -> bool:
-    """Returns whether a longer stage may have the same learning rates after the warmup. config: settings of a stage."""
-    return all(one["lr_scheduler_type"] in ("constant", "wsd") for one in _optimizers(config))
-
-
 def _optimizers(config: Any) -> list[dict[str, Any]]:
     return [dict(found) for key in OPTIMIZERS if (found := at(config, key))]

@@ -180,11 +180,14 @@ def test_explorer_steps_are_followed_where_there_is_no_trainer(tmp_path, context
     assert tracker.metrics == [(2, 8.0, 2000.0)]
 
 
-@pytest.mark.parametrize(("offset", "kept"), [(0, []), (1, [8, 9]), (2, [8, 9]), (3, [6, 8, 9])])
+@pytest.mark.parametrize(("offset", "kind", "kept"), [
+    (0, "constant", []), (1, "constant", [8, 9]), (2, "wsd", [8, 9]), (3, "constant", [6, 8, 9]), (3, "linear", [])])
 def test_a_finished_stage_hands_on_its_last_model_and_keeps_the_weights_that_a_longer_one_begins_with(
-        tmp_path, context_of, offset, kept):
-    """Step 11 of an explorer that gets every second version: on-policy 10, the checkpoint, else 8, 8 and 6."""
-    context = context_of(tmp_path, f"synchronizer.sync_offset={offset}")
+        tmp_path, context_of, offset, kind, kept):
+    """Step 11 of an explorer that gets every second version: on-policy 10, the checkpoint, else 8, 8 and 6; none
+    follows where the learning rate falls towards the last step."""
+    context = context_of(tmp_path, f"synchronizer.sync_offset={offset}",
+                         f"algorithm.optimizer.lr_scheduler_type={kind}")
     checkpoint(tmp_path, 5, "old")
     checkpoint(tmp_path, 10, "new")
     for version in (4, 6, 8, 9):
