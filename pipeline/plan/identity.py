@@ -7,6 +7,8 @@ depend on.
 """
 
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from typing import Any
@@ -162,7 +164,14 @@ def _trunk(content: dict[str, Any], settings: Config, watched: Any) -> dict[str,
             "rates": rates, "inputs": content["inputs"], "format": content["format"],
             "external": {key: files.hash_json(value) for key, value in content["external"].items()},
             "code": files.hash_json(content["code"]), "watched": files.hash_json(watched),
-            "source": files.hash_json(_select(settings, sources))}
+            "source": files.hash_json([*_held(settings, sources)])}
+
+
+def _held(settings: Config, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yields (dotted key, value) of those settings that a stage has."""
+    for key in keys:
+        with suppress(KeyError):
+            yield from [(name, plain(value)) for name, value in values_of(settings, key)]
 
 
 def _without(settings: Any, key: str) -> Any:
