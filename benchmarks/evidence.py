@@ -7,7 +7,7 @@
     python -m benchmarks.evidence train --root DIR --model MODEL --only gains methods --lanes 8
     python -m benchmarks.evidence score --root DIR --model MODEL                  # all that is complete
 
-MODEL: a Hugging Face directory. Each cell is a run with a directory of its own below DIR; what is complete is not made
+MODEL: a Hugging Face directory. Each cell is a run in a separate directory below DIR; what is complete is not made
 again, and a model that has its scores is not scored again. All runs have the prompts, reward, batch, learning rate and
 steps of benchmarks/evidence.yaml. Their stages are started by their commands, so neither Snakemake nor Data-Juicer is
 needed. TRL is set as benchmarks/gpu_peers.py found best: colocated vLLM without sleep mode, no gradient checkpointing.

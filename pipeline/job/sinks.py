@@ -76,7 +76,7 @@ class Mlflow:
             self.client.update_run(run_id, status="RUNNING")
 
     def _new_experiment(self, project: str) -> str:
-        """Creates it, with its artifacts beside a local database: MLflow's default is the current directory."""
+        """Creates it, with its artifacts next to a local database: the default is the current directory."""
         local = self.uri.startswith("sqlite:///")
         place = Path(self.uri.removeprefix("sqlite:///")).with_name("mlartifacts").as_uri() if local else None
         return self.client.create_experiment(project, artifact_location=place)

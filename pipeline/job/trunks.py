@@ -61,8 +61,8 @@ def enter(stage: Path, trunk: Mapping[str, Any]) -> None:
 
 
 def find(stage: Path, spec: Mapping[str, Any], config: Any, verify: str) -> tuple[Donor | None, str]:
-    """Returns the donor with the largest usable step for a stage without a checkpoint, or None and what stands in the
-    way.
+    """Returns the donor with the largest usable step for a stage without a checkpoint, or None and why none
+    can be taken.
 
     spec: its trunk and inputs, as in its stage.json. config: its settings. verify: how files of donors are compared, as
     in `hashes`.
@@ -70,14 +70,14 @@ def find(stage: Path, spec: Mapping[str, Any], config: Any, verify: str) -> tupl
     donors = _listed(stage, spec["trunk"]["settings"]) if spec.get("trunk") else []
     if not donors or files.is_complete(stage) or checkpoints.complete_checkpoints(stage):
         return None, ""
-    found, unlike = [], ""
-    for place in donors:
-        offered = _offered(place, spec, config, verify)
+    best, unlike = None, ""
+    for reached, place in donors:  # a donor is read, and hashed, if it may have more than the best so far
+        offered = _offered(place, spec, config, verify) if best is None or reached > best.step else ""
         if isinstance(offered, Donor):
-            found.append(offered)
+            best = max(best or offered, offered, key=lambda one: one.step)
         elif offered:
             unlike = f"nothing is taken from {place.name}: {offered}"
-    return max(found, key=lambda one: one.step, default=None), unlike
+    return best, unlike
 
 
 def _offered(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Donor | str:
@@ -110,14 +110,14 @@ def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Do
     return f"it has no checkpoint up to step {limit}{equal}" if limit or made["rates"] == ours["rates"] else ""
 
 
-def _listed(stage: Path, settings: str) -> list[Path]:
-    """Returns the stages with checkpoints that have the same name and settings but for their ends.
-
-    The same name: rows are addressed by it.
-    """
+def _listed(stage: Path, settings: str) -> list[tuple[int, Path]]:
+    """Returns the stages that have the same name and settings but for their ends, and the step of a checkpoint of
+    each, the newest, by which they are ordered, the largest first. The same name: rows are addressed by it."""
     entries = (stage.parent / INDEX / settings).glob(f"{stage.name.rpartition('-')[0]}-*")
     places = sorted(stage.parent / entry.name for entry in entries if entry.name != stage.name)
-    return [place for place in places if checkpoints.complete_checkpoints(place) and (place / "stage.json").exists()]
+    found = [(steps[-1], place) for place in places
+             if (place / "stage.json").exists() and (steps := checkpoints.complete_checkpoints(place))]
+    return sorted(found, key=lambda one: -one[0])
 
 
 def _names(changed: Collection[str], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:

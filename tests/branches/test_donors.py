@@ -29,7 +29,7 @@ def donor(planned, run) -> Path:
 
 
 def found(stage) -> tuple[int | None, str]:
-    """The step that a stage would take, and what stands in the way."""
+    """The step that a stage would take, or why it takes none."""
     directory = Path(stage.directory)
     chosen, unlike = trunks.find(directory, files.read_json(directory / "stage.json"),
                                  open_stage(directory, terminal=False).config, "hash")
