@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ouroboros.pipeline.job.context import Context
@@ -106,7 +106,8 @@ class Tracker(NoTracker):
                     del self._pending[: len(rows)]
             for read, step in tuple(self._rollouts):
                 self.sink.write_rollouts(read(), step)
-                self._rollouts.remove((read, step))
+                with suppress(ValueError):  # a newer table has pushed it out
+                    self._rollouts.remove((read, step))
         except Exception as error:  # servers, networks and client libraries may raise anything: the stage continues
             self._warn_once(f"{type(error).__name__}: {error}")
             self._end.wait(FLUSH_SECONDS)
