@@ -1,7 +1,7 @@
 """Draws training solve rate by step, and held-out scores, of several runs.
 
     python -m benchmarks.learning_curve countdown seed2 seed3 --out docs/learning-curve.png
-    python -m benchmarks.learning_curve sums/seed-1 sums/seed-2 --window 3 --out docs/pictures/sums.png
+    python -m benchmarks.learning_curve sums/seed-1 sums/seed-2 sums/seed-3 --window 3 --out docs/pictures/sums.png
 """
 
 import argparse
