@@ -1,36 +1,41 @@
-"""A pretrained model on tasks of reasoning-gym, on one GPU: gains by seed, TRL's GRPOTrainer, and six methods.
+"""A pretrained model on tasks of packages, on one GPU: gains by seed, six methods, and TRL's GRPOTrainer.
 
-    ouro fetch reasoning-gym
-    python -m benchmarks.evidence base  --root DIR --model MODEL                  # first: it chooses tasks and prompts
+    ouro fetch reasoning-gym && ouro fetch bfcl-eval
+    python -m benchmarks.evidence base  --root DIR --model MODEL                  # first: it chooses the two tasks
+    python -m benchmarks.evidence train --root DIR --model MODEL --only gains methods --lanes 8
     python -m benchmarks.evidence train --root DIR --model MODEL --only alone     # ours alone on the GPU: the curve
     python -m benchmarks.evidence train --root DIR --model MODEL --only trl       # TRL, as alone (needs TRL)
-    python -m benchmarks.evidence train --root DIR --model MODEL --only gains methods --lanes 8
     python -m benchmarks.evidence score --root DIR --model MODEL                  # all that is complete
+    python -m benchmarks.evidence page  --root DIR --model MODEL                  # the tables
 
-MODEL: a Hugging Face directory. Each cell is a run in a separate directory below DIR; what is complete is not made
-again, and a model that has its scores is not scored again. All runs have the prompts, reward, batch, learning rate and
-steps of benchmarks/evidence.yaml. Their stages are started by their commands, so neither Snakemake nor Data-Juicer is
-needed. TRL is set as benchmarks/gpu_peers.py found best: colocated vLLM without sleep mode, no gradient checkpointing.
-Seconds are counted from the plan of a run. One engine answers the held-out tasks with every model: SAMPLES replies
-at temperature 1, and a greedy one; intervals are over tasks, those of gains paired.
+MODEL: a Hugging Face directory. Each run has a separate directory below DIR; what is complete is not made again, and a
+model that has its scores is not scored again. A complete run keeps its models in DIR/models and no other checkpoint,
+since the optimizer states of twenty runs fill a disk. Runs have the settings of benchmarks/evidence.yaml, and their
+stages are started by their commands, so neither Snakemake nor Data-Juicer is needed. TRL is set as
+benchmarks/gpu_peers.py found best (colocated vLLM without sleep mode, no gradient checkpointing), a step in one
+micro-batch. Seconds are counted from the plan of a run. One engine answers the held-out tasks with every model: SAMPLES
+replies at temperature 1, and a greedy one; intervals are over tasks, those of gains paired.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.gpu_peers import run_limited
 from benchmarks.measurement import HERE, table
 from benchmarks.real_model import said
-from ouroboros.operators.reward import accuracy_reward
+from ouroboros.operators.reward import accuracy_reward, calls_reward, final_answers
 from ouroboros.operators.statistics import difference_interval, mean_interval, pass_at_k
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.job.tasksets import read_eval, read_train
@@ -39,49 +44,71 @@ from ouroboros.pipeline.plan.plan import Plan, make_plan
 from ouroboros.pipeline.store import files, tables
 from ouroboros.workflows.protocol.prompts import task_texts
 
-# reasoning-gym's generators by which the base model is measured; the first of them may be trained on
-ADDING = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
-FIRSTS = {"gsm_symbolic": {}, "chain_sum": ADDING, "gcd": {"max_value": 60},
-          "products": {"min_digits": 1, "max_digits": 2}}
-SECOND = {"letter_counting": {"min_words": 2, "max_words": 4}}
-BASES = FIRSTS | SECOND | {name: {} for name in (
-    "basic_arithmetic", "simple_equations", "lcm", "leg_counting", "fraction_simplification", "power_function",
-    "number_sequence", "spell_backward")}
-STEPS = "Solve the problem step by step. End with a line that has nothing but #### and the answer: #### 42"
-PROMPTS = {"steps": (STEPS, 192), "alone": ("Reply with the answer alone.", 24)}  # system prompt, tokens of a reply
-METHODS = ("grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo")
-SEEDS, SAMPLES, HELD_OUT, TRAIN, POSSIBLE = (1, 2, 3), 8, 192, 2000, 0.3
-ROWS, CACHE = 128, 4 << 30  # of a micro-batch of TRL; bytes of the scoring engine's cache
-CELLS = ("alone", "trl", "gains", "methods")
-SHARED = ("explorer.rollout_model.gpu_memory_utilization=0.05", "explorer.rollout_model.engines_per_gpu=2",
-          "trainer.max_token_len_per_gpu=4096", "trainer.max_checkpoints_to_keep=1")  # of a GPU with other runs on it
-FEWER = {"dapo": 26}  # steps in which its resampling generates about what the others do in all of theirs
 
-COLUMNS = ("run", "step", "seconds", "sampled", "gain, points", "greedy", f"pass@{SAMPLES}", "one answer",
-           "tokens a reply", "million tokens")
+class Task(NamedTuple):
+    """A set of tasks with the arguments of its generator, the system prompt, and the longest reply in tokens."""
+    path: str
+    arguments: dict[str, Any]
+    prompt: str
+    tokens: int
+    reward: Callable = accuracy_reward
+
+    def taskset(self, name: str, size: int, split: str) -> str:
+        """The tasks as an override. Those of calls are too few to be split."""
+        split, form = ("all", "messages") if self.reward is calls_reward else (split, "plaintext")
+        args = ",".join(f"{key}:{value}" for key, value in {"size": size, **self.arguments}.items())
+        return (f"{{name:{name},path:'{self.path}',split:{split},source_args:{{{args}}},"
+                f"format:{{prompt_type:{form}}},default_reward_fn_type:{self.reward.__name__}}}")
+
+
+SUM, PRODUCT, NEEDLE = ("reasoning-gym://chain_sum", "reasoning-gym://products", "reasoning-gym://needle_haystack")
+SUMS = {"seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
+PRODUCTS = {"seed": 1, "min_digits": 1, "max_digits": 2}
+ALONE, NAME = "Reply with the answer alone.", "Reply with the name alone."
+TASKS = {
+    "sums": Task(SUM, SUMS, "Answer with the whole equation, like this: 3 + 4 = 7", 20),
+    "sums_alone": Task(SUM, SUMS, ALONE, 12),
+    "products": Task(PRODUCT, PRODUCTS, "Answer with the whole equation, like this: 3 * 4 = 12", 20),
+    "products_alone": Task(PRODUCT, PRODUCTS, ALONE, 12),
+    "calls": Task("bfcl-eval://live_simple", {}, "", 64, calls_reward),
+    "needle": Task(NEEDLE, {"seed": 1, "min_num_statements": 4, "max_num_statements": 8}, NAME, 12),
+    "needle_long": Task(NEEDLE, {"seed": 1, "min_num_statements": 20, "max_num_statements": 30}, NAME, 12),
+    "spelling": Task("reasoning-gym://spell_backward", {"seed": 1, "min_word_len": 3, "max_word_len": 4},
+                     "Reply with the word alone, like this: eerht", 8),
+    "letters": Task("reasoning-gym://letter_counting", {"seed": 1, "min_words": 15, "max_words": 30}, ALONE, 8),
+}
+TEMPLATE = HERE / "evidence_tools.jinja"  # the model's, which leaves tools out, with tools
+METHODS = ("grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo")
+SEEDS, SAMPLES, HELD_OUT, TRAIN = (1, 2, 3), 8, 192, 2000
+SPREAD = 0.1  # most that one answer solves of a task to train on: a policy finds it before it finds a skill
+CACHE = 4 << 30  # bytes of the scoring engine's cache
+CELLS = ("gains", "methods", "alone", "trl")
+SHARED = ("explorer.rollout_model.gpu_memory_utilization=0.05", "explorer.rollout_model.engines_per_gpu=2",
+          "explorer.rollout_model.enforce_eager=true", "trainer.compile=false", "trainer.max_token_len_per_gpu=4096",
+          "trainer.save_interval=1000")  # of a GPU with other runs on it, where starting takes longer than decoding
+FEWER = {"dapo": 20}  # steps of a method that generates several times what others do in a step
+
+COLUMNS = ("run", "step", "seconds", "sampled", "gain, points", "greedy", "gain, points", f"pass@{SAMPLES}",
+           "one answer", "tokens a reply", "million tokens")
 
 Run = tuple[str, str, int]  # task, method, seed
 
 
-def chosen(given: argparse.Namespace) -> dict[str, str]:
-    """The two tasks of the runs, and the prompt of each: the one by which the base model's pass@8 is higher. The first
-    is gsm_symbolic, or of FIRSTS the one with the lowest accuracy; where pass@8 is above POSSIBLE."""
-    found: dict[str, dict] = {}
-    for one in files.read_json(given.root / "base.json")["bases"]:
-        task, best = one["task"], found.get(one["task"])
-        if not best or (one["pass"], one["sampled"]) > (best["pass"], best["sampled"]):
-            found[task] = one
-    possible = sorted((found[task] for task in FIRSTS if found[task]["pass"][0] > POSSIBLE),
-                      key=lambda one: (one["task"] != "gsm_symbolic", one["sampled"][0]))
-    first = possible[0]["task"] if possible else max(FIRSTS, key=lambda task: found[task]["pass"][0])
-    return {task: found[task]["prompt"] for task in (first, *SECOND)}
+def chosen(given: argparse.Namespace) -> list[str]:
+    """The two sets with the highest pass@SAMPLES, one of a generator, of those where no answer solves more than
+    SPREAD."""
+    spread = [one for one in files.read_json(given.root / "base.json")["bases"] if one["constant"] <= SPREAD]
+    best: dict[str, str] = {}
+    for one in sorted(spread, key=lambda one: -one["pass"][0]):
+        best.setdefault(TASKS[one["task"]].path, one["task"])
+    return list(best.values())[:2]
 
 
 def cells(given: argparse.Namespace) -> dict[str, list[Run]]:
-    tasks = list(chosen(given))
-    return {"alone": [(tasks[0], "grpo", 1)], "trl": [(tasks[0], "trl", 1)],
-            "gains": [(task, "grpo", seed) for seed in SEEDS for task in tasks][1:],
-            "methods": [(tasks[0], method, seed) for seed in SEEDS for method in METHODS[1:]]}
+    tasks = chosen(given)
+    return {"gains": [(task, "grpo", seed) for seed in SEEDS for task in tasks],
+            "methods": [(tasks[0], method, seed) for seed in SEEDS for method in METHODS[1:]],
+            "alone": [(tasks[0], "alone", 1)], "trl": [(tasks[0], "trl", 1)]}
 
 
 def name_of(run: Run) -> str:
@@ -92,25 +119,23 @@ def planned(given: argparse.Namespace, run: Run) -> Plan:
     """The plan of a run; TRL's is that of ours, as is what held-out tasks are read of; the base's has those of all."""
     task, method, seed = run
     ours, source = method if method in METHODS else "grpo", "buffer.explorer_input"
-    prompt, tokens = PROMPTS["steps" if method == "base" else chosen(given)[task]]
-    held = "".join(f"{{name:{name},path:'reasoning-gym://{name}',split:test,source_args:{arguments(name, HELD_OUT)}}},"
-                   for name in (BASES if method == "base" else [task]))
+    about, place = TASKS[task], given.root / name_of(run) / "store" / ".tasks"
+    if not place.exists():  # tasks of a generator are made once
+        for one in (place.parent, given.root / ".tasks"):
+            one.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(given.root / ".tasks")
+    held = ",".join(TASKS[name].taskset(name, HELD_OUT, "test") for name in (TASKS if method == "base" else [task]))
     config, problems = located(compose([
         f"recipe={HERE / 'evidence.yaml'}", f"checkpoint_root_dir={given.root / name_of(run)}", f"name={name_of(run)}",
-        f"model.model_path={given.model}", f"model.max_response_tokens={tokens}", f"algorithm={ours}", f"seed={seed}",
-        "algorithm.repeat_times=8",
-        f"{source}.system_prompt='{prompt}'", f"{source}.taskset.path=reasoning-gym://{task}",
-        f"{source}.taskset.source_args={arguments(task, TRAIN)}", f"{source}.eval_tasksets=[{held[:-1]}]",
+        f"model.model_path={given.model}", f"model.chat_template_path={TEMPLATE}",
+        f"model.max_response_tokens={about.tokens}", f"algorithm={ours}", f"seed={seed}", "algorithm.repeat_times=8",
+        f"{source}.system_prompt='{about.prompt}'", f"{source}.taskset={about.taskset('train', TRAIN, 'train')}",
+        f"{source}.eval_tasksets=[{held}]",
         *([f"buffer.total_steps={FEWER[method]}"] if method in FEWER else []),
         *(SHARED if given.lanes > 1 else ()), *given.overrides]))
     if problems:
         sys.exit("\n".join(problems))
     return make_plan(config)
-
-
-def arguments(task: str, size: int) -> str:
-    made = {"size": size, "seed": 1} | BASES[task]
-    return "{" + ",".join(f"{name}:{value}" for name, value in made.items()) + "}"
 
 
 def made(plan: Plan, directory: str) -> Path:
@@ -138,14 +163,23 @@ def train(given: argparse.Namespace, run: Run) -> None:
         found = trl(given, stage.config, made(plan, stage.inputs["tasks"]), begin)
     else:
         rft = made(plan, stage.directory)
-        kept = {int(one.name.rpartition("=")[2]): one for one in (rft / "checkpoints").iterdir() if one.is_dir()}
         with tables.connect([("run", rft)]) as session:
             tokens = session.execute("SELECT sum(tokens) FROM rollouts").fetchone()[0]
             steps = session.execute("SELECT step, seconds, solve_rate FROM steps ORDER BY step").fetchall()
-        found = {"tokens": tokens, "steps": steps, "kept": [
-            {"step": step, "seconds": (place / files.MANIFEST).stat().st_mtime - begin, "model": str(place / "model")}
-            for step, place in sorted(kept.items())]}
+        found = {"tokens": tokens, "steps": steps, "kept": kept(given, run, rft / "checkpoints", begin)}
     files.write_json(given.root / f"{name_of(run)}.json", found | {"seconds": time.time() - begin})
+
+
+def kept(given: argparse.Namespace, run: Run, checkpoints: Path, begin: float) -> list[dict]:
+    """Moves the models out of the checkpoints of a run, and deletes the rest of them."""
+    found = []
+    for place in sorted(one for one in checkpoints.iterdir() if one.is_dir()):
+        step = int(place.name.rpartition("=")[2])
+        ended, model = (place / files.MANIFEST).stat().st_mtime, given.root / "models" / f"{name_of(run)}-{step}"
+        shutil.copytree(place / "model", model)
+        found.append({"step": step, "seconds": ended - begin, "model": str(model)})
+    shutil.rmtree(checkpoints)
+    return found
 
 
 def trl(given: argparse.Namespace, config, tasks: Path, begin: float) -> dict:
@@ -184,8 +218,7 @@ def trl(given: argparse.Namespace, config, tasks: Path, begin: float) -> dict:
                                          "answer": [row.answer for row in rows]}),
         args=GRPOConfig(
             output_dir=str(given.root / "trl"), max_steps=total, seed=config.seed, num_generations=8,
-            per_device_train_batch_size=ROWS, temperature=1.0, beta=0.0, bf16=True,
-            gradient_accumulation_steps=8 * config.buffer.batch_size // ROWS,
+            per_device_train_batch_size=8 * config.buffer.batch_size, temperature=1.0, beta=0.0, bf16=True,
             max_completion_length=config.model.max_response_tokens, learning_rate=optimizer.lr,
             lr_scheduler_type="constant_with_warmup", warmup_steps=optimizer.lr_warmup_steps, weight_decay=0.0,
             use_vllm=True, vllm_mode="colocate", vllm_gpu_memory_utilization=0.25, vllm_max_model_length=longest,
@@ -204,8 +237,6 @@ def train_all(given: argparse.Namespace) -> None:
                  "--lanes", given.lanes, "--run", *run, "--set", *given.overrides]
         if (given.root / f"{name_of(run)}.json").exists():
             return "complete"
-        if late - time.monotonic() < given.least:
-            return "not begun"
         return run_limited(list(map(str, words)), given.root / f"{name_of(run)}.log", late - time.monotonic())
 
     runs = [run for cell in given.only for run in cells(given)[cell]]
@@ -223,16 +254,17 @@ class Answers:
         from vllm import LLM
 
         self.tokenizer = AutoTokenizer.from_pretrained(given.model)
-        self._engine = LLM(str(given.model), gpu_memory_utilization=0.2, max_model_len=1024, max_num_seqs=1024,
-                           generation_config="vllm", kv_cache_memory_bytes=CACHE)
+        self.tokenizer.chat_template = TEMPLATE.read_text()
+        self._engine = LLM(str(given.model), gpu_memory_utilization=0.2, max_model_len=2048, max_num_seqs=1024,
+                           enforce_eager=True, generation_config="vllm", kv_cache_memory_bytes=CACHE)
 
     def load(self, model: str) -> None:
         self._engine.collective_rpc("reload_weights", kwargs={"weights_path": model})
         self._engine.reset_prefix_cache()
 
-    def of(self, rows, config) -> dict:
-        """The accuracies of SAMPLES replies to each task and of its greedy one, the tokens of a reply, and the share of
-        tasks that one answer to all of them solves."""
+    def of(self, rows, config, reward: Callable) -> dict:
+        """The accuracies of SAMPLES replies to each task and of its greedy one, the tokens of a reply, the share of
+        tasks that one answer to all of them solves, and that of the most frequent answer among the greedy replies."""
         from vllm import SamplingParams
 
         texts = task_texts(self.tokenizer, rows, config)
@@ -241,27 +273,36 @@ class Answers:
                                 "stop_token_ids": [self.tokenizer.eos_token_id]}, [], []
         for sampling in ({"n": SAMPLES, "temperature": 1.0, "seed": 1}, {"temperature": 0.0}):
             replies = self._engine.generate(prompts, SamplingParams(**usual | sampling), use_tqdm=False)
-            rates.append([[accuracy_reward(one.text, task.answer)["accuracy"] for one in reply.outputs]
-                          for reply, task in zip(replies, rows, strict=True)])
+            texts = [[one.text for one in reply.outputs] for reply in replies]
+            for text, task in ((text, task) for several, task in zip(texts, rows, strict=True) for text in several):
+                getattr(reward, "begin_comparison", reward)(text, task.answer)  # so that formulas are compared at once
+            rates.append([[reward(text, task.answer)["accuracy"] for text in several]
+                          for several, task in zip(texts, rows, strict=True)])
             counts.append(float(np.mean([len(one.token_ids) for reply in replies for one in reply.outputs])))
-        [(_, most)] = Counter(task.answer for task in rows).most_common(1)
-        return {"sampled": rates[0], "greedy": [one for [one] in rates[1]], "tokens": counts[0],
-                "constant": most / len(rows)}
+        greedy = [text for [text] in texts]
+        answers = greedy if reward is calls_reward else [
+            final_answers(text, task.answer, False)[0] for text, task in zip(greedy, rows, strict=True)]
+        return {"sampled": rates[0], "greedy": [one for [one] in rates[1]], "tokens": counts[0], "replies": greedy,
+                "constant": most_frequent([task.answer for task in rows]), "same": most_frequent(answers)}
+
+
+def most_frequent(values: Sequence[str]) -> float:
+    """The share of the most frequent value."""
+    return Counter(values).most_common(1)[0][1] / len(values)
 
 
 def base(given: argparse.Namespace) -> None:
-    """Measures the base model on every task by both prompts: ROOT/base.json."""
-    plan = planned(given, (next(iter(BASES)), "base", 1))
+    """Measures the base model on every task: ROOT/base.json."""
+    plan = planned(given, (next(iter(TASKS)), "base", 1))
     stage = stage_of(plan, "evaluate_rft")
     tasks, found, engine = made(plan, stage.inputs["tasks"]), [], Answers(given)
     for source in stage.config.buffer.explorer_input.eval_tasksets:
-        rows = list(read_eval(tasks, source))[:given.held]
-        for prompt, (text, tokens) in PROMPTS.items():
-            config = stage.config.but("buffer.explorer_input.system_prompt", text)
-            one = engine.of(rows, config.but("model.max_response_tokens", tokens))
-            found.append({"task": source.name, "prompt": prompt, "tasks": len(rows)} | summary(one))
-            print({name: said(value) if isinstance(value, list) else value for name, value in found[-1].items()})
-    files.write_json(given.root / "base.json", {"bases": found})
+        rows, about = read_eval(tasks, source), TASKS[source.name]
+        config = stage.config.but("buffer.explorer_input.system_prompt", about.prompt)
+        one = engine.of(rows, config.but("model.max_response_tokens", about.tokens), about.reward)
+        found.append({"task": source.name} | summary(one) | {"replies": one["replies"][:8]})
+        print({name: said(value) if isinstance(value, tuple) else value for name, value in found[-1].items()})
+        files.write_json(given.root / "base.json", {"bases": found})
 
 
 def score(given: argparse.Namespace) -> None:
@@ -284,7 +325,7 @@ def score(given: argparse.Namespace) -> None:
             [source] = stage.config.buffer.explorer_input.eval_tasksets
             asked[task] = read_eval(made(plan, stage.inputs["tasks"]), source), stage.config
         engine.load(model)
-        found = one | engine.of(*asked[task])
+        found = one | engine.of(*asked[task], TASKS[task].reward)
         with (given.root / "scores.jsonl").open("a") as file:
             file.write(json.dumps(found) + "\n")
         print(f"{name_of(one['run'])} step {one['step']}, {one['seconds']:.0f} s: {summary(found)}", flush=True)
@@ -295,9 +336,8 @@ def waiting(given: argparse.Namespace) -> list[dict]:
     found = [{"run": [task, "base", 0], "step": 0, "seconds": 0.0, "model": str(given.model)} for task in chosen(given)]
     runs = [run for cell in cells(given).values() for run in cell]
     pages = [(run, given.root / f"{name_of(run)}.json") for run in runs]
-    kept = [[{"run": list(run)} | one for one in files.read_json(page)["kept"]] for run, page in pages if page.exists()]
-    curves = [one for several in kept for one in several[:-1] if tuple(one["run"]) in runs[:2]]
-    return found + [several[-1] for several in kept] + curves
+    made = [[{"run": list(run)} | one for one in files.read_json(page)["kept"]] for run, page in pages if page.exists()]
+    return found + [several[-1] for several in made] + [one for several in made for one in several[:-1]]
 
 
 def scores(given: argparse.Namespace) -> list[dict]:
@@ -308,22 +348,28 @@ def scores(given: argparse.Namespace) -> list[dict]:
 def summary(one: dict) -> dict:
     """Means with their 95% intervals: (mean, low, high)."""
     return {"sampled": mean_interval([float(np.mean(replies)) for replies in one["sampled"]]),
-            "greedy": mean_interval(one["greedy"]), "tokens": round(one["tokens"], 1), "constant": one["constant"],
+            "greedy": mean_interval(one["greedy"]), "tokens": round(one["tokens"], 1),
+            "constant": round(one["constant"], 3), "same": round(one["same"], 3),
             "pass": mean_interval([pass_at_k(len(replies), int(sum(replies)), SAMPLES) for replies in one["sampled"]])}
+
+
+def gain(now: Sequence, then: Sequence) -> str:
+    """The mean of paired differences by task with its 95% interval, in points."""
+    mean, low, high = difference_interval([float(np.mean(one)) - float(np.mean(other))
+                                           for one, other in zip(now, then, strict=True)])
+    return f"{100 * mean:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def row(one: dict, base: dict) -> list:
     """The cells of COLUMNS of a scored model but the last; base: the scores before training."""
-    mean, low, high = difference_interval([float(np.mean(now)) - float(np.mean(then)) for now, then in zip(
-        one["sampled"], base["sampled"], strict=True)])
-    gain = f"{100 * mean:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
     found = summary(one)
-    return [name_of(one["run"]), one["step"], round(one["seconds"]), said(found["sampled"]), gain,
-            said(found["greedy"]), said(found["pass"]), found["constant"], found["tokens"]]
+    return [name_of(one["run"]), one["step"], round(one["seconds"]), said(found["sampled"]),
+            gain(one["sampled"], base["sampled"]), said(found["greedy"]), gain(one["greedy"], base["greedy"]),
+            said(found["pass"]), found["same"], found["tokens"]]
 
 
 def page(given: argparse.Namespace) -> None:
-    """Prints the scored models, with what each run generated for training."""
+    """Prints the scored models, with what each run generated for training, and the methods compared with grpo."""
     found = scores(given)
     before = {one["run"][0]: one for one in found if one["run"][1] == "base"}
     rows = []
@@ -332,6 +378,12 @@ def page(given: argparse.Namespace) -> None:
         tokens = files.read_json(run).get("tokens") if run.exists() else None
         rows.append([*row(one, before[one["run"][0]]), tokens and round(tokens / 1e6, 2)])
     print(table(COLUMNS, sorted(rows, key=lambda one: (one[0], one[1]))))
+    task, means = chosen(given)[0], {}
+    for method in METHODS:  # a task's accuracy is the mean of the seeds
+        seeds = [[np.mean(replies) for replies in one["sampled"]] for one in found if one["run"][:2] == [task, method]]
+        means |= {method: np.mean(seeds, axis=0)} if seeds else {}
+    print(table(("method", "sampled", "compared with grpo, points"), [
+        [method, said(mean_interval(list(mean))), gain(mean, means["grpo"])] for method, mean in means.items()]))
 
 
 def main() -> None:
@@ -342,8 +394,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CELLS, default=CELLS)
     parser.add_argument("--lanes", type=int, default=1, help="runs at a time on the GPU; their seconds are no others'")
     parser.add_argument("--limit", type=float, default=3600, help="seconds after which nothing runs")
-    parser.add_argument("--least", type=float, default=0, help="seconds that have to be left for a run to begin")
-    parser.add_argument("--held", type=int, default=HELD_OUT, help="tasks of each set by which the base is measured")
     parser.add_argument("--follow", action="store_true", help="score also what is completed meanwhile")
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="more settings of ours, key=value")
