@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ouroboros.pipeline.results.query import Answer, ask, session, short
-from ouroboros.pipeline.results.rules import RULES, Rule
+from ouroboros.pipeline.results.query import Answer, ask, require_read_only, session, short
+from ouroboros.pipeline.results.rules import ONSET, RULES, Rule
 from ouroboros.pipeline.results.view import View
 from ouroboros.pipeline.store import files
 
@@ -65,6 +65,18 @@ def found(verdicts: Iterable[Verdict]) -> dict[Rule, list[Verdict]]:
 def question(rule: Rule, run: str) -> str:
     """Returns the command that shows what a rule reads of a run. run: as a command names it."""
     return f'ouro sql "{_line(rule)}" {run}'
+
+
+def onset(connection, predicate: str) -> Answer:
+    """Returns the rows that may have taught a behaviour: trained on with a positive advantage up to its onset, the
+    largest first.
+
+    predicate: SQL over the columns of `experience`, true of a row that shows the behaviour. Its onset is the first step
+    of a stage with half the share of such rows that any step of it has. Raises QueryError for wrong SQL.
+    """
+    asked = " ".join(ONSET.replace("PREDICATE", predicate).split())
+    require_read_only(connection, asked)
+    return ask(connection, asked)
 
 
 def text(verdicts: list[Verdict], run: View) -> str:

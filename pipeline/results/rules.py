@@ -78,7 +78,8 @@ ATTEMPTS = f"(FROM {_of('experience')} WHERE turn = 0 AND status IN ('ok', 'no_v
 EACH_STEP = (f"(SELECT stage, step, min(reward) AS low, max(reward) AS high, avg(reward) AS mean FROM {ATTEMPTS} "
              "GROUP BY ALL HAVING count(*) > 1)")
 PIECES = "[{0}[i:i + 4] for i in range(1, len({0}) - 3)]"
-LAST_WORD = r"regexp_extract(lower({}), '([\w/+-]+(?:[.,]\w+)*)\W*$', 1)"
+LAST_WORD = (r"regexp_extract(lower(regexp_replace({}, '<[^<>]*>', ' ', 'g')), '([\w/+-]+(?:[.,]\w+)*)\W*$', 1)"
+             )  # without tags, such as </answer>
 
 MODEL = STAGE_NAME.replace("stage", "model")
 BASE = f"""SELECT {MODEL} AS stage, max(value) AS accuracy, taskset FROM scores
@@ -153,10 +154,11 @@ REPLIES = [
                 FROM {_quarters('experience')} WHERE turn = 0 AND len(response_tokens) > 4
                     AND (step <= 4 OR step > last - 4)) GROUP BY stage)""", 0.25,
          "the reward function: look whether such replies answer"),
-    Rule("identical_replies", "The replies of a group are the same, although they are long.", f"""
+    Rule("identical_replies", "The replies of groups without a solution are the same, although they are long.", f"""
         SELECT stage, avg((replies = 1)::INT) AS share_of_groups, count(*) AS groups FROM (
             SELECT stage, group_id, count(DISTINCT response) AS replies FROM {ATTEMPTS}
-            GROUP BY ALL HAVING count(*) > 1 AND avg(len(response_tokens)) >= 16) GROUP BY stage""", 0.3,
+            GROUP BY ALL HAVING count(*) > 1 AND avg(len(response_tokens)) >= 16 AND coalesce(max(accuracy), 0) < 1)
+        GROUP BY stage""", 0.3,
          "model.temperature, model.top_p, model.top_k, model.min_p"),
     Rule("constant_answer", "One answer is given more and more, while fewer tasks are solved by any attempt.", f"""
         WITH kept AS (SELECT stage, quarter, group_id, coalesce(accuracy, reward) AS solved,
@@ -166,7 +168,7 @@ REPLIES = [
             SELECT stage, quarter, answer, count(*) AS n FROM kept GROUP BY ALL) GROUP BY ALL),
         passes AS (SELECT stage, quarter, avg(best) AS pass FROM (
             SELECT stage, quarter, group_id, max(solved) AS best FROM kept GROUP BY ALL) GROUP BY ALL)
-        SELECT stage, if(late.pass < early.pass, late.share - early.share, 0) AS share_gained, late.answer,
+        SELECT stage, if(late.pass < 0.9 * early.pass, late.share - early.share, 0) AS share_gained, late.answer,
             early.pass AS pass_at_k_early, late.pass AS pass_at_k_late
         FROM (FROM shares JOIN passes USING (stage, quarter) WHERE quarter = 0) AS early
         JOIN (FROM shares JOIN passes USING (stage, quarter) WHERE quarter = 3) AS late USING (stage)""", 0.2,
@@ -239,5 +241,15 @@ MACHINE = [
             mode(left(result, 100)) FILTER (failed) AS commonest_result
         FROM {_of('tool_calls')} GROUP BY stage HAVING count(*) >= {ROWS}""", 0.2, "the tools, or their descriptions"),
 ]
+
+ONSET = f"""
+    WITH rows AS (SELECT *, coalesce((PREDICATE), false) AS shows FROM {_of('experience')} WHERE status = 'ok'),
+    shares AS (SELECT stage, step, avg(shows::INT) AS share FROM rows GROUP BY ALL),
+    onsets AS (SELECT stage, min(step) AS onset, arg_min(share, step) AS share FROM (
+        SELECT *, max(share) OVER (PARTITION BY stage) AS most FROM shares) WHERE share > 0 AND share >= most / 2
+        GROUP BY stage)
+    SELECT stage, onset, share, step, train_step, advantage, reward, experience_id, response
+    FROM rows JOIN trained USING (run, experience_id) JOIN onsets USING (stage)
+    WHERE shows AND advantage > 0 AND step <= onset ORDER BY advantage DESC, step, experience_id LIMIT 20"""
 
 RULES = {rule.name: rule for rule in (*REWARDS, *REPLIES, *DATA, *LEARNING, *MACHINE)}

@@ -71,7 +71,9 @@ def sql(question, runs, root, every, form, out, joined, timeout):
 @RUN
 @HERE
 @FORMAT
-def doctor(name, root, form):
+@click.option("--onset", metavar="SQL", help="the rows that may have taught a behaviour, such as "
+              "\"response ilike '%as an ai%'\": those with a positive advantage up to its onset")
+def doctor(name, root, form, onset):
     """Look for what goes wrong in a run, also while it runs: rewards, replies, learning, machine.
 
     Each finding has its evidence, the settings to change, and its question for `ouro sql`; csv and json have what was
@@ -80,6 +82,9 @@ def doctor(name, root, form):
     from ouroboros.pipeline.results import doctor, policies, query, sweep_view
 
     run = policies.single(sweep_view.find(root, name))
+    if onset is not None:
+        print(query.show(doctor.onset(query.session([run]), onset), form))
+        return 0
     verdicts = doctor.of_run(run)
     print(doctor.text(verdicts, run) if form == "table" else query.show(doctor.answer(verdicts), form))
     return int(any(verdict.word == doctor.FOUND for verdict in verdicts))

@@ -17,6 +17,7 @@ from ouroboros.pipeline.check.explain import walk
 from ouroboros.pipeline.results import doctor
 from ouroboros.pipeline.results.rules import RULES
 from ouroboros.pipeline.store import records, sessions, tables
+from ouroboros.pipeline.store.errors import QueryError
 from ouroboros.pipeline.store.files import CONF
 from tests.factories import row
 from tests.fake_run import FakeRun
@@ -64,15 +65,20 @@ def _healthy() -> dict[str, list[dict]]:
     }
 
 
-def examined(planted: dict[str, Callable[[dict], dict | None]]) -> dict[str, set[str]]:
-    """The names of rules by verdict, on tables in which each row is changed as said, or left out for None."""
+def planted_in(planted: dict[str, Callable[[dict], dict | None]]):
+    """A session over the tables, in which each row is changed as said, or left out for None."""
     connection = sessions.new(1)
     for name, record in records.TABLES.items():
         made = [(one, planted.get(name, lambda _: {})(one)) for one in _healthy().get(name, [])]
         rows = [row(record, **(one | changed)) for one, changed in made if changed is not None]
         connection.register(f"of_{name}", tables.to_arrow(rows, record))
         connection.execute(f"CREATE VIEW {name} AS SELECT 'toy/first' AS run, * FROM of_{name}")
-    verdicts = doctor.examine(connection, {"rft"})
+    return connection
+
+
+def examined(planted: dict[str, Callable[[dict], dict | None]]) -> dict[str, set[str]]:
+    """The names of rules by verdict."""
+    verdicts = doctor.examine(planted_in(planted), {"rft"})
     return {word: {one.rule.name for one in verdicts if one.word == word}
             for word in (doctor.FOUND, doctor.HEALTHY, doctor.SKIPPED)}
 
@@ -109,8 +115,8 @@ PLANTED = {
     "truncated": {"experience": every(finish_reason="length")},
     "longer_for_nothing": {"steps": lambda one: {"response_tokens_mean": float(one["step"]), "reward": 0.5}},
     "repeated_prompts": {"experience": late(response_tokens=[1, 2, 3, 4, 5, 6] * 3)},
-    "identical_replies": {"experience": every(response="It is the same.")},
-    "constant_answer": {"experience": lambda one: {"response": "It is 7.", "accuracy": 0.0, "reward_components": {}}
+    "identical_replies": {"experience": every(response="It is the same.", accuracy=0.0)},
+    "constant_answer": {"experience": lambda one: {"response": f"{one['slot']}: it is <b>7</b>.", "accuracy": 0.0}
                         if one["step"] > 24 else {}},
     "duplicate_tasks": {"tasks": lambda one: {"task_id": "t1"} if one["row"] > 1 else {}},
     "leak": {"scores": every(trained_tasks=3)},
@@ -134,7 +140,8 @@ PLANTED = {
 
 def test_every_rule_has_a_planted_fault_and_judges_the_healthy_tables():
     assert set(PLANTED) == set(RULES)
-    assert examined({}) == {doctor.FOUND: set(), doctor.HEALTHY: set(RULES), doctor.SKIPPED: set()}
+    assert examined({}) == {doctor.FOUND: set(), doctor.HEALTHY: set(RULES) - {"identical_replies"},
+                            doctor.SKIPPED: {"identical_replies"}}  # each group has a solution
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -183,3 +190,18 @@ def test_a_stage_that_is_not_complete_may_still_have_few_steps(warmed_up, capsys
     assert cli.main(["doctor", "--format", "json", "--root", str(run.root)]) == 1
     rows = json.loads(capsys.readouterr().out)
     assert [row["stage"] for row in rows if row["rule"] == "few_steps"] == ["sft"]
+
+
+def test_the_rows_before_the_onset_of_a_behaviour_are_ranked():
+    """One of eight replies shows it in steps 5 and 9, two from step 10 on, of which one has a positive advantage."""
+    def shows(one: dict) -> dict:
+        few, many = one["step"] in (5, 9) and one["slot"] == 3, one["step"] >= 10 and one["slot"] in (2, 3)
+        return {"response": "As an AI"} if few or many else {}
+
+    ranked = {"experience": shows, "trained": lambda one: {
+        "advantage": one["train_step"] / 10 if one["experience_id"].endswith("/0/3") else -1.0}}
+    found = doctor.onset(planted_in(ranked), "response ILIKE '%as an ai%'")
+    at = found.columns.index
+    assert [(row[at("onset")], row[at("step")], row[at("advantage")]) for row in found.rows] == [(5, 5, 0.5)]
+    with pytest.raises(QueryError):
+        doctor.onset(planted_in({}), "true); DROP TABLE steps; --")
