@@ -58,13 +58,14 @@ def _means(values: dict[str, str], early: str, late: str) -> str:
 
 
 def _ends(value: str) -> str:
-    """SQL: means of a value over the first and the last quarter of a stage's steps, as early and late; and the same of
-    the reward, with rise: the difference in standard errors of the means of steps, 0 where it does not vary."""
-    of = "FILTER (quarter = {})"
-    error = " + ".join(f"var_samp(reward) {one} / count(reward) {one}" for one in (of.format(0), of.format(3)))
+    """SQL: means of a value over the first and the last quarter of a stage's steps, as early and late, and of the
+    reward; growth, rise: their differences in standard errors of the means of steps, 0 where it does not vary."""
     means = _means({"": value, "reward_": "reward"}, "quarter = 0", "quarter = 3")
-    return (f"(SELECT *, if(error > 0, (reward_late - reward_early) / error, 0) AS rise FROM (SELECT stage, {means}, "
-            f"sqrt({error}) AS error FROM {_quarters('steps')} GROUP BY stage))")
+    error = "sqrt({}) AS {{1}}error".format(" + ".join(
+        f"var_samp({{0}}) FILTER (quarter = {q}) / count({{0}}) FILTER (quarter = {q})" for q in (0, 3)))
+    return (f"(SELECT *, if(error > 0, (late - early) / error, 0) AS growth, if(reward_error > 0, (reward_late - "
+            f"reward_early) / reward_error, 0) AS rise FROM (SELECT stage, {means}, {error.format(value, '')}, "
+            f"{error.format('reward', 'reward_')} FROM {_quarters('steps')} GROUP BY stage))")
 
 
 def _failed(status: str) -> str:
@@ -106,6 +107,10 @@ REWARDS = [
     Rule("falling_reward", "Rewards fall: the last quarter of the steps is worse than the first.", f"""
         SELECT stage, rise AS standard_errors, reward_early, reward_late FROM {_ends('reward')}
         WHERE reward_early IS NOT NULL""", -4, f"{RATE}; unless tasks become harder", under=True),
+    Rule("watch_diverges", "The reward rises, and the one that watches it falls.", f"""
+        SELECT stage, if(rise > 2, growth, 0) AS standard_errors, early AS watch_early, late AS watch_late,
+            reward_early, reward_late FROM {_ends('watch_reward')} WHERE early IS NOT NULL""", -3,
+         "the reward function: look at its newest replies (explorer.watch)", under=True),
     Rule("past_its_best", "An evaluation on the way was better than the last one, beyond both intervals.", f"""
         SELECT {MODEL} AS stage, max(low) - arg_max(high, step) AS lead, taskset, arg_max(step, value) AS best_step,
             max(value) AS best, arg_max(value, step) AS last

@@ -54,7 +54,7 @@ def _healthy() -> dict[str, list[dict]]:
         "trained": [{"experience_id": one["experience_id"], "train_step": one["step"], "advantage": one["reward"] - 0.7}
                     for one in replies],
         "steps": [{**of_step, "step": step, "loss": 0.1, "entropy": 1 - step / 50, "reward": step / 40,
-                   "solve_rate": step / 40} for step in range(1, STEPS + 1)],
+                   "solve_rate": step / 40, "watch_reward": 1 + step / 40} for step in range(1, STEPS + 1)],
         "scores": [{"stage": "evaluate-1", "model": model, "step": step, "taskset": "test",
                     "metric": "sampled_accuracy", "value": value, "low": value - 0.05, "high": value + 0.05,
                     "tasks": 64, "trained_tasks": 0}
@@ -105,6 +105,7 @@ PLANTED = {
     "solved_tasks": {"scores": lambda one: {"value": 1.0} if one["step"] == 0 else {}},
     "flat_groups": {"trained": every(advantage=0.0)},
     "falling_reward": {"steps": lambda one: {"reward": 1 - one["step"] / 40}},
+    "watch_diverges": {"steps": lambda one: {"watch_reward": 1 - one["step"] / 40}},
     "past_its_best": {"scores": lambda one: {"value": 0.9, "low": 0.85, "high": 0.95} if one["step"] == 16 else {}},
     "unread_answers": {"experience": lambda one: {} if one["accuracy"] else {"response": r"So it is \boxed{42}."}},
     "components_fight": {"experience": lambda one: {"reward_components": {
