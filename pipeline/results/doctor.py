@@ -1,4 +1,4 @@
-"""What `ouro doctor` finds: asks the tables of a run the questions of pipeline/results/rules.py, and shows answers."""
+"""`ouro doctor`: asks the tables of a run the questions of pipeline/results/rules.py, and shows what they find."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -16,9 +16,9 @@ COLUMNS = ["rule", "verdict", "stage", "value", "limit", "evidence", "finds", "c
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule says of a stage: FOUND, HEALTHY, or, of none, SKIPPED: there is nothing that it can judge.
+    """A rule's judgement of a stage, FOUND or HEALTHY; SKIPPED where it can judge none.
 
-    evidence: the columns of its query behind the stage, the judged value first.
+    evidence: the columns of the rule's query after the stage, the judged value first.
     """
 
     rule: Rule

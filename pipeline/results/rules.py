@@ -2,8 +2,8 @@
 
 A rule's SQL returns a row for each stage (or evaluation set, or pair of components) that it can judge: the stage, the
 judged value, further evidence. There is a fault where the value is above the limit, or below with under=True. Where
-there is no row, or the value is NULL, the run lacks what the rule reads, or has too little of it. So each query is also
-one for `ouro sql`, which shows the same of a healthy run.
+there is no row, or the value is NULL, the run lacks what the rule reads, or has too little of it. The limit is not in
+the query, so that `ouro sql` shows the value of a healthy run too.
 """
 
 from dataclasses import dataclass
