@@ -7,6 +7,8 @@ its weights, loads and verifies them, generates, computes rewards, and writes `e
 
 import time
 from dataclasses import asdict
+from functools import partial
+from statistics import fmean
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from ouroboros.stages.explorer.children import run_child
 from ouroboros.stages.explorer.groups import Groups
 from ouroboros.stages.explorer.prompts import Prompts, TaskSets
 from ouroboros.stages.explorer.resample import Filled, Group
+from ouroboros.stages.explorer.watch import Watch
 from ouroboros.stages.explorer.watched_rewards import WatchedRewards
 from ouroboros.stages.explorer.weights import NextWeights, Weights
 from ouroboros.stages.follow import TOTAL
@@ -93,6 +96,7 @@ class Explorer:
         self.interim = InterimEvaluation(context, self.engine, self.tokenizer, rewards)
         self.curation = curation_of(config, config.algorithm.repeat_times, self.prompts.tasks)
         self.routings: dict[str, np.ndarray] = {}  # of the rows of a step
+        self.watch, self.watched = Watch(config, self.prompts), dict[str, float]()  # watched: attempts of a step
 
     def step(self, step: int) -> records.Rollout:
         """Runs one explorer step; its files are written in the background."""
@@ -112,6 +116,8 @@ class Explorer:
         newer = NextWeights(self.weights, self.syncs, step, journal) if self.continues else None
         filled = self.groups.of_step(step, journal, newer)
         self.groups.rollout_seconds -= self.weights.ahead_seconds
+        with self.prompts.rewards.judged_by(self.engine, self.tokenizer):
+            self.watched = self.watch.scores(filled, partial(self._attempt, step))
         if self.in_turns and self.schedule.last_with_same_weights(step) == step:
             self.weights.sleep()  # before the files appear: they signal to the trainer that the device is free
         self.routings = {}
@@ -148,6 +154,7 @@ class Explorer:
             resampled_groups=len(filled.replaced) if resampled else None, missing_groups=filled.missing,
             late_groups=len(filled.late) if self.context.config.explorer.over_rollout.ratio else None,
             newest_version=weights.version if self.continues else None,
+            watch_reward=fmean(self.watched.values()) if self.watched else None,
         )
 
     def _rows(self, step: int, filled: Filled
@@ -222,6 +229,7 @@ class Explorer:
             weights_versions=done.versions if done else None, min_p=sampling.min_p,
             kept_tokens=done.kept.lists() if done and done.kept else None,
             token_rewards=outcome.token_rewards if done is outcome.trajectory else None,
+            watch_reward=self.watched.get(attempt),
         )
 
     def _oldest(self, sampled: list[int | None] | None) -> int:

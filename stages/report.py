@@ -15,9 +15,8 @@ from functools import cache
 from pathlib import Path
 
 from ouroboros.pipeline.job.context import Context, run_stage
-from ouroboros.pipeline.job.no_signal import base_accuracies
 from ouroboros.pipeline.job.progress import duration, is_reward, leak_words
-from ouroboros.pipeline.results import charts, findings, sampled, stage_picture
+from ouroboros.pipeline.results import charts, doctor, findings, sampled, stage_picture
 from ouroboros.pipeline.results.learnt import changes, scores
 from ouroboros.pipeline.results.page import render
 from ouroboros.pipeline.results.view import Node, View
@@ -115,6 +114,8 @@ def page(context: Context, specs: list[dict]) -> dict:
         "total": sum(s["seconds"] for s in stages) or 1.0,
         "dag": stage_picture.dag(_boxes(stages)),
         "learnt": changes(view),
+        "doctor": {rule: (verdicts, doctor.question(rule, context.run)) for rule, verdicts in doctor.found(
+            doctor.examine(session, {s["name"] for s in specs})).items()},
         "tables": _evaluation(found),
         "training": [t for t in training if t["charts"]],
         "data": [_data(context.run, s, specs) for s in specs if s["kind"] == CURATE],
@@ -175,9 +176,7 @@ def _training(session, spec: dict) -> dict:
     tenth = max(len(solved) // 10, 1)
     return {"name": name, "kind": spec["kind"], "charts": list(zip(titles, drawn, strict=True)), "times": times,
             "stacks": stacks, "solved": (solved[:tenth].mean(), solved[-tenth:].mean()) if len(solved) else None,
-            "loss": (columns["loss"][0], columns["loss"][-1]),
-            "warnings": [*findings.idle_steps(session, spec["directory"].name, Config.partial(spec["config"]),
-                                              spec["run"]), *findings.repetitions(session, spec["directory"].name)]}
+            "loss": (columns["loss"][0], columns["loss"][-1])}
 
 
 def _nan(values):
@@ -205,7 +204,7 @@ def _evaluation(found: list) -> list[dict]:
             "taskset": taskset,
             "first": here[0],
             "warnings": [f"{leak} of {row}" for row, leak in dict.fromkeys(
-                (row, leak_words(s)) for row, s in zip(rows, here, strict=True)) if leak] + base_accuracies(here),
+                (row, leak_words(s)) for row, s in zip(rows, here, strict=True)) if leak],
             "models": list(dict.fromkeys(rows)),
             "metrics": list(dict.fromkeys(s.metric for s in here)),
             "score": {(row, s.metric): s for row, s in zip(rows, here, strict=True)},

@@ -38,7 +38,7 @@ STEP_METRICS = {  # metric -> column of Step
     "critic/vf_loss": "vf_loss", "critic/vf_clipfrac": "vf_clipfrac",
     "critic/vf_explained_var": "vf_explained_variance", "critic/grad_norm": "critic_grad_norm",
     "critic/lr": "critic_lr",
-    "rollout/reward/mean": "reward", "rollout/accuracy/mean": "solve_rate",
+    "rollout/reward/mean": "reward", "rollout/accuracy/mean": "solve_rate", "rollout/watch_reward/mean": "watch_reward",
     "rollout/mismatch/mean": "mismatch_mean", "rollout/mismatch/max": "mismatch_max",
     "rollout/mismatch/p95": "mismatch_p95", "rollout/mismatch/outside_clip_range": "mismatch_outside",
     "rollout/mismatch/routed_differently": "routed_differently",
@@ -66,5 +66,6 @@ ROLLOUT_METRICS = {  # metric -> column of Rollout
     "sample/experience_count": "rows",
     "rollout/failed_rows": "failed_rows", "rollout/resampled_groups": "resampled_groups",
     "rollout/resample_rounds": "resample_rounds", "rollout/missing_groups": "missing_groups",
+    "rollout/watch_reward/mean": "watch_reward",
     "time/rollout": "rollout_seconds", "time/rollout_tail": "tail_seconds", "time/explore_other": "other_seconds",
 }

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
-from ouroboros.pipeline.job.no_signal import no_signals
 from ouroboros.pipeline.job.progress import SAMPLED, rate
 from ouroboros.pipeline.results.query import Answer, ask
 from ouroboros.pipeline.settings.kinds import Kind
@@ -15,9 +13,6 @@ from ouroboros.pipeline.store import tables
 OF_STAGE = f"{tables.STAGE_NAME} = regexp_replace(?, '-[0-9a-f]+$', '')"
 BUCKETS = 5  # rows of the agreement table
 MOST_ROWS = 12  # rows of an answer shown in the report
-FEWEST_REPLIES, MOST_REPLIES = 16, 256  # of each end of a stage, that are compared with their prompts
-PIECE = 5  # tokens of a prompt in a row, with which a reply repeats it
-GROWN = 0.2  # of the share of replies
 
 COUNTED = ("raw", "tasks", "rejected", "experience", "samples")  # tables of rows that a stage made
 EXPLORER_PARTS = {"rollout": "rollout_seconds", "sync": "sync_seconds", "other": "explore_other_seconds",
@@ -40,28 +35,6 @@ def step_columns(session, stage: str) -> dict[str, np.ndarray]:
     done = session.execute(f"SELECT {columns} FROM steps WHERE {OF_STAGE} ORDER BY step", [stage])
     table = np.array(done.fetchall(), dtype=float).reshape(-1, len(done.description))
     return {column[0]: table[:, i] for i, column in enumerate(done.description)}
-
-
-def idle_steps(session, stage: str, settings, run: str) -> list[str]:
-    """Explains steps of a stage of a run without a learning signal, one sentence per cause. settings: its own."""
-    rows = records(session, f"SELECT * EXCLUDE (statistics) FROM steps WHERE {OF_STAGE} ORDER BY step", [stage])
-    return no_signals((SimpleNamespace(**row) for row in rows), settings, run)
-
-
-def repetitions(session, stage: str) -> list[str]:
-    """A sentence where more of a stage's last replies than of its first, a quarter each, have PIECE tokens of their
-    prompt in a row, and earn more."""
-    kept, pieces = f"FROM experience WHERE {OF_STAGE} AND turn = 0 AND reward IS NOT NULL", (
-        f"[{{0}}[i:i + {PIECE - 1}] for i in range(1, len({{0}}) - {PIECE} + 2)]")
-    count = session.execute(f"SELECT count(*) {kept}", [stage]).fetchone()[0] // 4
-    (few, low), (many, high) = (session.execute(f"""
-        SELECT avg(list_has_any({pieces.format("prompt_tokens")}, {pieces.format("response_tokens")})::INT), avg(reward)
-        FROM (SELECT * {kept} ORDER BY step {way} LIMIT {min(count, MOST_REPLIES)})""", [stage]).fetchone()
-        for way in ("ASC", "DESC"))
-    return [] if count < FEWEST_REPLIES or many - few < GROWN or high <= low else [
-        f"replies that repeat {PIECE} tokens of their prompt grew from {few:.0%} to {many:.0%}, and the reward with "
-        f"them from {low:.3g} to {high:.3g}: look whether they answer. ouro sql \"SELECT prompt, response, reward FROM "
-        "experience ORDER BY step DESC LIMIT 8\""]
 
 
 def times(columns: dict[str, np.ndarray]) -> dict:

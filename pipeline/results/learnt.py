@@ -5,13 +5,11 @@ than the two intervals of the scores, which include how much the tasks differ fr
 """
 
 import math
-import shlex
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ouroboros.operators.statistics import difference_interval, reward_interval
 from ouroboros.pipeline.job.progress import PAIRED, SAMPLED, duration, interval, is_reward, leak_words, task_words
-from ouroboros.pipeline.results.findings import repetitions
+from ouroboros.pipeline.results import doctor
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.settings.kinds import REPORT
 from ouroboros.pipeline.store import files, tables
@@ -139,12 +137,9 @@ def _change(first: Score, last: Score, before: dict[str, float | None], after: d
 
 
 def failures(view: View) -> list[str]:
-    """Returns a line for each stage with failed attempts (how many, the most frequent reason, a query for all), and for
-    each whose replies came to repeat their prompts."""
+    """Returns a line for each stage with failed attempts: how many, the most frequent reason, a query for all."""
     session = tables.connect((view.run, stage.directory) for stage in view.stages)
-    return [line for s in view.stages if s.kind.attempts for line in (
-        _failed(session, view, s, s.kind.attempts),
-        *(f"warning: {s.name}: {words}" for words in repetitions(session, s.directory.name))) if line]
+    return [line for s in view.stages if s.kind.attempts if (line := _failed(session, view, s, s.kind.attempts))]
 
 
 def _failed(session, view: View, stage: Node, table: str) -> str:
@@ -157,10 +152,8 @@ def _failed(session, view: View, stage: Node, table: str) -> str:
     count, kinds, reason = sum(n for _, n in reasons), len(reasons), reasons[0][0]
     total = session.execute(f"SELECT count(*) {rows}").fetchone()[0]
     last = f"{reason}".strip().splitlines()[-1] + f" (and {kinds - 1} more reasons)" * (kinds > 1)
-    root = view.path.parents[2]
-    where = [view.run, *([] if root.resolve() == Path.cwd() else ["--root", str(root)])]
     return (f"{stage.name}: {count} of {total} attempts failed: {last}\n"
-            f'  ouro sql "SELECT reason, count(*) {failed} GROUP BY 1 ORDER BY 2 DESC" {shlex.join(where)}')
+            f'  ouro sql "SELECT reason, count(*) {failed} GROUP BY 1 ORDER BY 2 DESC" {view.words}')
 
 
 def summary(view: View) -> str:
@@ -187,6 +180,8 @@ def _summary(view: View) -> str:
     if not (lines or any(s.kind.evaluates for s in view.stages)):
         lines.append("no evaluation in this run: buffer.explorer_input.eval_tasksets names tasks to measure it by")
     lines += failures(view)
+    if findings := doctor.found(doctor.of_run(view)):
+        lines.append(f"`ouro doctor {view.words}` finds {', '.join(rule.name for rule in findings)}")
     done = [s for s in view.stages if files.is_complete(s.directory)]
     seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done if s.kind != REPORT)
     lines.append(f"{view.run}: {len(done)} of {len(view.stages)} stages complete, {duration(seconds)} of work")

@@ -7,6 +7,7 @@ Nothing here writes files.
 import contextlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -52,6 +53,12 @@ class Shown:
     @property
     def report(self) -> Path:
         return self.path / self.PAGE
+
+    @property
+    def words(self) -> str:
+        """Returns how a command names it: its name, and where it is unless it is here."""
+        root = self.path.parents[2]
+        return shlex.join([self.run, *([] if root.resolve() == Path.cwd() else ["--root", str(root)])])
 
     @property
     def launched(self) -> int:

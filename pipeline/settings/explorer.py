@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ouroboros.pipeline.settings.arguments.answers import WORKFLOWS
+from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
 from ouroboros.pipeline.settings.arguments.base import LONGEST
 from ouroboros.pipeline.settings.arguments.experience import asks_models
 from ouroboros.pipeline.settings.kinds import Kind
@@ -141,6 +141,16 @@ class OverRollout(Section):
             yield Problem("ratio", "a step would be complete without a group; needed less than 1.", found=self.ratio)
 
 
+class Watch(Section):
+    """A second reward, by which nothing is trained."""
+
+    default_reward_fn_type: str | list[str] | None = setting(
+        None, "reward functions that score a sample of the attempts of each explorer step (column watch_reward), and "
+              "by which nothing is trained; null: none", names=REWARDS)
+    reward_fn_args: dict[str, Any] = setting({}, "their arguments: each takes those that it has")
+    share: float = setting(0.1, "share of the attempts that they score", gt=0, le=1)
+
+
 class DynamicTimeout(Section):
     """A limit on the time of an attempt, by the times of those before it."""
 
@@ -169,6 +179,7 @@ class Explorer(Section):
               "room for, which depends on time. A workflow with a parameter `model` has a process for each", how=True)
     over_rollout: OverRollout = section(OverRollout)
     dynamic_timeout: DynamicTimeout = section(DynamicTimeout)
+    watch: Watch = section(Watch)
     partial_rollout: bool = setting(
         False, "answers in progress go on under the next explorer step's weights, as soon as these are published; "
                "mode=both, or mode=colocate with trainer.overlap=true, and synchronizer.sync_offset of at least 1 or "

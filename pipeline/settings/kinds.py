@@ -195,7 +195,7 @@ ROWS = (
          engine=True,
          uses=(*ANEW, "algorithm", "buffer.batch_size", *STEPS, *TASKSETS,
                "buffer.trainer_input.experience_buffer.replay_buffer", "buffer.trainer_input.auxiliary_buffers",
-               *TRAINER, "synchronizer", "explorer.over_rollout", "explorer.dynamic_timeout",
+               *TRAINER, "synchronizer", "explorer.over_rollout", "explorer.dynamic_timeout", "explorer.watch",
                "explorer.partial_rollout",
                "data_processor.experience_pipeline", *SAMPLING, *PROMPTS),
          watches=EVALUATION_SETS, external=(*ASKED, EXPERTS, JUDGES, TEMPLATE, CRITIC, ADAPTERS, RECIPES),
@@ -205,7 +205,7 @@ ROWS = (
          uses=(*ANEW, *(f"algorithm.{name}" for name in
                         ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_baseline")),
                "buffer.batch_size", *STEPS[1:], *TASKSETS, "explorer.over_rollout", "explorer.dynamic_timeout",
-               "data_processor.experience_pipeline", *SAMPLING, *PROMPTS),
+               "explorer.watch", "data_processor.experience_pipeline", *SAMPLING, *PROMPTS),
          external=(*ASKED, JUDGES, TEMPLATE, RECIPES),
          entries=(*EXPLORER, *CURATION, "stages.explorer.profiles:write_profile")),
     Kind("offline", reads=("experience", "model"), writes=("trained", "steps"),
@@ -250,6 +250,7 @@ LATER = {"repetition": None, **dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "mo
          "algorithm.rollout_rejection": {},
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
          "explorer.dynamic_timeout": {"enable": False, "ratio": 3.0, "warmup_min_steps": 1},
+         "explorer.watch": {"default_reward_fn_type": None, "reward_fn_args": {}, "share": 0.1},
          "data_processor": {"experience_pipeline": {"operators": []}},
          **{f"explorer.auxiliary_models.*.{name}": unset for name, unset in (
              ("engine_type", "vllm"), ("enable_thinking", None), ("max_prompt_tokens", None),

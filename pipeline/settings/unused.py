@@ -36,6 +36,7 @@ def switched_off(settings: Config) -> list[str]:
     """Returns the settings of a stage that another one switches off, sections as a whole."""
     return [*([] if settings.explorer.over_rollout.ratio else ["explorer.over_rollout"]),
             *([] if settings.explorer.dynamic_timeout.enable else ["explorer.dynamic_timeout"]),
+            *([] if settings.explorer.watch.default_reward_fn_type else ["explorer.watch"]),
             *(f"{section}.{name}" for section in ("algorithm.optimizer", "trainer.critic.optimizer")
               for name in UNREAD.get(at(settings, section).lr_scheduler_type, DECAY)),
             *([] if settings.algorithm.max_resample_rounds else ["algorithm.resample_metric"]),

@@ -103,6 +103,9 @@ class Experience:
         pa.list_(pa.float64()), "reward of each response token [R], where a reward function rewards single ones; sums "
         "to reward: what the whole response earned is on its last action token; null: none does, or a turn before the "
         "last", later=True, default=None)
+    watch_reward: float | None = column(
+        pa.float64(), "what explorer.watch gives the attempt, by which nothing is trained; null: not in its sample, or "
+        "failed", later=True, default=None)
 
 
 @dataclass(slots=True)
@@ -248,6 +251,8 @@ class Step:
         later=True, default=None)
     rollout_tail_seconds: float | None = column(
         pa.float64(), "generation: from the end of 90% of the attempts to that of all", later=True, default=None)
+    watch_reward: float | None = column(
+        pa.float64(), "mean of what explorer.watch gives attempts of its last explorer step", later=True, default=None)
 
 
 @dataclass(slots=True)
@@ -276,6 +281,8 @@ class Rollout:
                                      later=True, default=None)
     tail_seconds: float | None = column(
         pa.float64(), "generation: from the end of 90% of the attempts to that of all", later=True, default=None)
+    watch_reward: float | None = column(
+        pa.float64(), "mean of what explorer.watch gives its sample of attempts", later=True, default=None)
     newest_version: int | None = column(
         pa.int32(), "trainer step that made the weights it ended with; null without partial_rollout", later=True,
         default=None)

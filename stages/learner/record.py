@@ -45,6 +45,7 @@ def step_record(stage: str, batch: Batch, result: Result, mismatch: Mismatch | N
         "packing": result.packing, "overlap": overlap,
         "statistics": others, **{name: result.statistics.get(name) for name in STATISTICS},
         **{name: total(batch.explored, column) for name, column in COST.items()},
+        "watch_reward": next((one.watch_reward for one in reversed(batch.explored)), None),
     }
     for part in (batch.metrics, mismatch, values, seconds):
         known |= asdict(part) if part else {}

@@ -111,6 +111,8 @@ SETTINGS = [
     ("stages.grpo.algorithm.optimizer.lr", 1e-4, GRPO),
     ("stages.sft.algorithm.optimizer.lr", 1e-4, TRAINED),
     ("explorer.rollout_model.engine_num", 2, NOTHING),
+    ("explorer.watch.default_reward_fn_type", "format_reward", RFT),
+    ("explorer.watch.share", 0.5, NOTHING),  # of none
     ("explorer.dynamic_timeout.enable", True, RFT),
     ("explorer.dynamic_timeout.ratio", 5.0, NOTHING),  # of what is off
     ("explorer.partial_rollout", True, RFT),

@@ -54,6 +54,13 @@ def test_it_is_queried(ouro):
     assert all(tables.values())
 
 
+def test_the_doctor_finds_its_few_steps_alone(root, capsys):
+    for run in (FIRST, SECOND):
+        assert cli.main(["doctor", run, "--format", "json", "--root", str(root)]) == 1
+        rows = json.loads(capsys.readouterr().out)
+        assert {row["rule"] for row in rows if row["verdict"] == "found"} == {"few_steps"}
+
+
 def test_it_is_verified(ouro):
     assert ouro("verify", FIRST).count(" intact") == 8
 

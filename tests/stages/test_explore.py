@@ -72,6 +72,27 @@ def test_the_policy_is_asked_to_judge_its_own_responses(stage):
     assert all("answered 3 times" in one for one in reasons)
 
 
+def shown(response, answer):
+    return {"length": float(len(response)), "task": 10.0}
+
+
+def test_a_second_reward_watches_attempts_and_changes_no_row(stage):
+    """The good task twice; the other two have no response, or no truth for the reward function that is trained by."""
+    def made(*overrides):
+        context = stage(*overrides)
+        rollout = step(publish_model(context, 0))
+        rows = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+        return rollout.watch_reward, [row for row in rows if row["status"] == "ok"]
+
+    watch = "explorer.watch.default_reward_fn_type=tests.stages.test_explore:shown"
+    (nothing, plain), (mean, watched) = made(), made(watch, "explorer.watch.share=1")
+    assert (nothing, {row["watch_reward"] for row in plain}) == (None, {None})
+    seen = [row["watch_reward"] for row in watched]
+    assert seen == [10.0 + len(row["response"]) for row in watched]
+    assert (len(seen), mean) == (2, sum(seen) / 2)
+    assert [row["reward_components"] for row in watched] == [row["reward_components"] for row in plain]
+
+
 def in_turns(prompt, task):
     """A workflow of two turns for one task, the second with a prompt of its own; of one for the others."""
     reply = yield prompt

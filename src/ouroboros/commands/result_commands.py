@@ -1,4 +1,4 @@
-"""Commands of `ouro` that ask what complete stages hold: sql, report, compare, replay."""
+"""Commands of `ouro` that ask what stages hold: sql, doctor, report, compare, replay."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ouroboros.commands.config_commands import HERE, PATH, names, names_or_keys, words
+from ouroboros.commands.config_commands import HERE, PATH, RUN, names, names_or_keys, words
 from ouroboros.commands.process_commands import name_and_overrides
 from ouroboros.pipeline.store.errors import DataError, QueryError, StageError
 
@@ -65,6 +65,29 @@ def sql(question, runs, root, every, form, out, joined, timeout):
                   file=sys.stderr)
     if text:
         print(text)
+
+
+@click.command()
+@RUN
+@HERE
+@FORMAT
+@click.option("--onset", metavar="SQL", help="the rows that may have taught a behaviour, such as "
+              "\"response ilike '%as an ai%'\": those with a positive advantage up to its onset")
+def doctor(name, root, form, onset):
+    """Look for what goes wrong in a run, also while it runs: rewards, replies, learning, machine.
+
+    Each finding has its evidence, the settings to change, and its question for `ouro sql`; csv and json have what was
+    found healthy too. RUN is project/name or name; default: the latest. Exits with 1 when something was found.
+    """
+    from ouroboros.pipeline.results import doctor, policies, query, sweep_view
+
+    run = policies.single(sweep_view.find(root, name))
+    if onset is not None:
+        print(query.show(doctor.onset(query.session([run]), onset), form))
+        return 0
+    verdicts = doctor.of_run(run)
+    print(doctor.text(verdicts, run) if form == "table" else query.show(doctor.answer(verdicts), form))
+    return int(any(verdict.word == doctor.FOUND for verdict in verdicts))
 
 
 @click.command()

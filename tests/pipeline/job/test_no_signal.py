@@ -6,13 +6,12 @@ import re
 import pytest
 
 from ouroboros.pipeline.job.no_signal import base_accuracies, no_signals
-from ouroboros.pipeline.results import findings
 from ouroboros.pipeline.results.query import ask, session
 from ouroboros.pipeline.results.view import Node, state
 from ouroboros.pipeline.settings.kinds import ONLINE
 from ouroboros.pipeline.store import tables
 from ouroboros.pipeline.store.evaluation_records import Score
-from ouroboros.pipeline.store.records import Experience, Step
+from ouroboros.pipeline.store.records import Step
 from tests.factories import row
 from tests.fake_run import FakeRun
 from tests.golden.messages import wording
@@ -106,28 +105,10 @@ def test_the_questions_can_be_asked(said):
     assert all(len(ask(session([]), question).columns) > 1 for question in questions)
 
 
-def test_status_and_report_show_it(tmp_path):
+def test_status_shows_it(tmp_path):
     made = FakeRun(tmp_path)
     directory = made.stage("rft", "rft", complete=False)
     for step in steps(12, stage=directory.name):
         tables.write(tables.step_file(directory, "steps", step.step), Step, [step])
     node = Node("rft", ONLINE, directory)
     wording(state(node).warning, "4 to", "13 taught", "gradient 0")
-    (line,) = findings.idle_steps(tables.connect([("toy/first", directory)]), directory.name, None, "toy/first")
-    wording(line, "2 to", "11 taught", "gradient 0")
-
-
-@pytest.mark.parametrize(("repeats", "rewards", "said"), [
-    ((0.25, 1), (0.1, 0.9), True), ((0.25, 1), (0.9, 0.1), False), ((1, 1), (0.1, 0.9), False),
-    ((0.25, 0.4), (0.1, 0.9), False)])
-def test_replies_that_come_to_repeat_their_prompts_are_told_where_they_earn_more(tmp_path, repeats, rewards, said):
-    """4 steps of 20 replies: a share of those of the first and of the last have five tokens of their prompts."""
-    directory = tmp_path / "store" / "rft-1"
-    for step, share, reward in zip((1, 2, 3, 4), (repeats[0], 0, 0, repeats[1]), (rewards[0], 0, 0, rewards[1]),
-                                   strict=True):
-        tables.write(tables.step_file(directory, "experience", step), Experience, [row(
-            Experience, stage="rft-1", step=step, slot=i, turn=0, reward=reward, prompt_tokens=[1, 2, 3, 4, 5, 6],
-            response_tokens=[9, 2, 3, 4, 5, 6, 7] if i < 20 * share else [2, 3, 4, 5, 9, 6, 1]) for i in range(20)])
-    found = findings.repetitions(tables.connect([("toy/first", directory)]), "rft-1")
-    assert len(found) == said
-    assert all("100%" in line and "0.9" in line for line in found)

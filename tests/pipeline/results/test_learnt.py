@@ -171,11 +171,12 @@ def test_the_last_lines_have_scores_change_seconds_and_the_report(tmp_path):
         runs=2)])
     (run.path / "report.html").parent.mkdir(parents=True)
     (run.path / "report.html").touch()
-    step, sft, rft, change, work, report = learnt.summary(view.open_view(run.view())).splitlines()
+    step, sft, rft, change, found, work, report = learnt.summary(view.open_view(run.view())).splitlines()
     assert [line.partition(":")[0] for line in (step, sft, rft)] == ["rft-1, step 2, on test", "sft on test",
                                                                      "rft on test"]
     wording([step], "20% [0, 50]", "4 tasks", "x 2")
     wording([change], "38% [35, 41]", "81% [78, 84]", "+0.0 points", "[-66.4, +66.4]", "4 paired")
+    assert found.split("finds ")[1].startswith("few_steps")
     wording([work], "8 of 9", "3:14")  # 0.4 + 2.1 + 0.8 + 31 + 9 + 141 + 9 + 1 s
     assert report == f"report: {run.path / 'report.html'}"
 

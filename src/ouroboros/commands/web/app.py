@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ouroboros.commands.web import curves, details, overview, question, rollouts
-from ouroboros.pipeline.results import compare, policies, query, sweep_view
+from ouroboros.pipeline.results import compare, doctor, policies, query, sweep_view
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store.errors import DataError, OuroError, QueryError, message
 from ouroboros.workflows.endpoint import server
@@ -58,6 +58,7 @@ class App:
         answers = {"runs": lambda _: overview.runs(self.root), "machine": lambda _: overview.machine(),
                    "run": lambda request: overview.run(self._run(request)),
                    "scores": lambda request: overview.scores(self._run(request)),
+                   "doctor": lambda request: doctor.rows(doctor.of_run(self._run(request))),
                    "differences": self._differences, "columns": self._columns, "curves": self._curves,
                    "rows": self._rows, "row": self._row, "search": self._search}
         return [
