@@ -82,10 +82,17 @@ def what_differs(shown: list[View | SweepView], runs: list[View]) -> list[dict[s
         keys = list(dict.fromkeys(key for point in points for key in point))
         if len(points) > 1:  # a search passes overrides that are equal at all its points
             keys = [key for key in keys if len({point.get(key) for point in points}) > 1]
-    else:
-        configs = [difference.frozen(run.path) for run in runs]
-        keys = [key for key in difference.differing(configs) if not difference.is_how(key)]
-        points = [difference.flatten(mask(config)) for config in configs]
+        return _labelled(keys, points)
+    return differences([difference.frozen(run.path) for run in runs])
+
+
+def differences(configs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Maps the labels of the settings in which configurations differ to each one's values, secrets masked."""
+    keys = [key for key in difference.differing(configs) if not difference.is_how(key)]
+    return _labelled(keys, [difference.flatten(mask(config)) for config in configs])
+
+
+def _labelled(keys: list[str], points: list[dict[str, Any]]) -> list[dict[str, Any]]:
     labels = axes.labels(keys)
     return [{labels[key]: point.get(key) for key in keys} for point in points]
 

@@ -3,6 +3,7 @@
 A stage may have many thousand files of steps: those that were read are kept, until a resumed stage makes them again.
 """
 
+import re
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from pathlib import Path
@@ -18,6 +19,12 @@ from ouroboros.pipeline.store.records import TABLES
 
 AXES = ("step", "tokens", "seconds")
 POINTS = 600  # of a curve; more are averaged in equal bins
+GROUPS = {  # of columns, by their names; the first that fits
+    "time": r".*seconds", "memory": r"peak_memory.*|token_budget|compiled_graphs", "entropy": r".*entropy.*",
+    "KL and mismatch": r".*kl.*|.*mismatch.*|effective_sample_size|corrected_fraction|clip_fraction|routed_.*|probe_.*",
+    "lengths": r".*tokens.*", "rows": r".*(rows|groups|rounds|version|attempts)|staleness.*", "learning": r".*",
+}
+FIRST = ("learning", "reward", "solve_rate", "loss")  # of groups and of columns
 # what a step costs, by axis and table
 COSTS = {("tokens", "steps"): ("rollout_tokens", "trained_tokens"), ("seconds", "steps"): ("seconds",),
          ("tokens", "rollouts"): ("tokens",),
@@ -73,7 +80,7 @@ def table_of(stage: Node) -> str:
 
 
 def columns(run: View) -> list[dict[str, Any]]:
-    """Returns the columns that have a number in any stage of a run: `name`, `meaning`, `stages`."""
+    """Returns the columns that have a number in any stage of a run: `name`, `meaning`, `group`, `stages`."""
     found: dict[str, dict[str, Any]] = {}
     for stage in run.stages:
         made = read(stage.directory, table_of(stage))
@@ -81,9 +88,12 @@ def columns(run: View) -> list[dict[str, Any]]:
         for name, values in made.columns.items():
             if np.isfinite(values).any():
                 meaning = meanings.get(name.partition(".")[0], "")  # of statistics.NAME that of statistics
-                one = found.setdefault(name, {"name": name, "meaning": meaning, "stages": []})
+                group = next(group for group, pattern in GROUPS.items() if re.fullmatch(pattern, name))
+                one = found.setdefault(name, {"name": name, "meaning": meaning, "group": group, "stages": []})
                 one["stages"].append(stage.name)
-    return list(found.values())
+    order = (*FIRST, *GROUPS)
+    return sorted(found.values(), key=lambda one: [order.index(of) if of in order else len(order)
+                                                   for of in (one["group"], one["name"])])
 
 
 def of_run(run: View, column: str, axis: str) -> list[dict[str, Any]]:

@@ -1,15 +1,19 @@
 """What the page says of runs: their states, stages, scores, and the machine."""
 
+import os
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ouroboros.commands.web import curves
 from ouroboros.commands.web.rollouts import KEYS
-from ouroboros.pipeline.results import view
+from ouroboros.pipeline.job.progress import SAMPLED
+from ouroboros.pipeline.results import compare, difference, view
 from ouroboros.pipeline.results.query import plain
 from ouroboros.pipeline.results.view import Node, View
+from ouroboros.pipeline.settings.secrets import mask
 from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.errors import OuroError
 
@@ -19,14 +23,57 @@ RECENT = 20  # steps whose median says how long the next ones take
 
 def runs(root: Path) -> list[dict[str, Any]]:
     """Returns every run, the one launched last first: `run`, `launched` (seconds since 1970), `stages`, `complete`, and
-    `state`: running, complete, failed or waiting."""
+    `state`: running, complete, failed or waiting; `changed`, when a file of a stage that is not complete last was."""
     return [_brief(one) for one in view.views(root)]
 
 
 def _brief(run: View) -> dict[str, Any]:
     word, complete = view.state_of_run(run)
     return {"run": run.run, "launched": run.launched / 1e9, "stages": len(run.stages), "complete": complete,
-            "state": word}
+            "state": word, "changed": max(map(_changed, run.stages), default=0)}
+
+
+def _changed(stage: Node) -> int:
+    """Returns when an entry of a stage's directory was written last, nanoseconds since 1970; 0 of a complete stage. A
+    step that is written changes the directory of its table."""
+    if files.is_complete(stage.directory) or not stage.directory.is_dir():
+        return 0
+    found = 0
+    for entry in os.scandir(stage.directory):
+        with suppress(FileNotFoundError):  # replaced meanwhile
+            found = max(found, entry.stat().st_mtime_ns)
+    return found
+
+
+def table(root: Path) -> list[dict[str, Any]]:
+    """Returns what `runs` does, with `settings`, in which the runs differ, and `scores`: evaluation set -> the newest
+    sampled `metric` with its `value`, `low` and `high`. A run without a configuration has no settings."""
+    shown = view.views(root)
+    configs = {one.run: config for one in shown if (config := _config(one))}
+    differs = dict(zip(configs, compare.differences([*configs.values()]), strict=True))
+    return [_brief(one) | {"settings": plain(differs.get(one.run, {})), "scores": {
+        score["taskset"]: {name: score[name] for name in ("metric", "value", "low", "high")}
+        for score in scores(one) if score["metric"] in SAMPLED}} for one in shown]
+
+
+def settings(shown: list[View]) -> list[dict[str, Any]]:
+    """Returns `key` and `values` (one for each run, secrets masked) of every setting of a run, of several runs of those
+    in which they differ; null where a run has no such key."""
+    configs = [difference.frozen(one.path) for one in shown]
+    flat = [difference.flatten(mask(config)) for config in configs]
+    return [{"key": key, "values": [plain(one.get(key)) for one in flat]}
+            for key in (difference.differing(configs) if len(shown) > 1 else flat[0])]
+
+
+def _config(run: View) -> dict[str, Any] | None:
+    path = run.path / "config.yaml"
+    return _read_config(run.path, path.stat().st_mtime_ns) if path.exists() else None
+
+
+@lru_cache(1000)
+def _read_config(path: Path, written: int) -> dict[str, Any]:
+    """written: when, so that a later launch is read again."""
+    return difference.frozen(path)
 
 
 def run(shown: View) -> dict[str, Any]:
