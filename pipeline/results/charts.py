@@ -141,8 +141,9 @@ def _by_step(x: Sequence[float], said: Sequence[str]) -> list[tuple[float, str]]
 def write(path: Path, title: str, x: Sequence[float], y: Sequence[float]) -> None:
     """Draws a metric by step to a PNG file: points, and their smoothed line."""
     figure, axes = blank(False, title)
-    axes.plot(x, y, ".", color=SERIES[0], alpha=0.4)
-    axes.plot(x, smooth(np.array(y), max(len(y) / 40, 0.1)), color=SERIES[0])
+    axes.grid(axis="y", color="0.9")
+    axes.plot(x, y, ".", color="C0", alpha=0.5)
+    axes.plot(x, smooth(np.array(y), max(len(y) / 40, 0.1)), color="C0")
     figure.savefig(path, dpi=150)
 
 

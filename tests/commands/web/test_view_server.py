@@ -294,6 +294,7 @@ def test_connections_and_slow_headers_are_limited_as_those_of_ouro_serve(root, m
     web.serve(root, 0, lambda _: None)
     assert made[0].http is Impatient
     assert made[0].timeout_graceful_shutdown == web.GRACE_SECONDS
+    assert made[0].loop == "asyncio"  # the process of a question has its own group, which uvloop refuses
 
 
 def test_sql_gives_the_first_rows(client):

@@ -283,5 +283,6 @@ def listen(app: Callable[[str], App], port: int, opened: Callable[[str], None], 
         port, token = listening.getsockname()[1], secrets.token_urlsafe(16)
         opened(f"http://127.0.0.1:{port}{path}?token={token}{place}")
         config = uvicorn.Config(app(token).asgi(), lifespan="off", log_config=None, access_log=False, http=Impatient,
-                                ws="none", timeout_graceful_shutdown=GRACE_SECONDS)
+                                ws="none", timeout_graceful_shutdown=GRACE_SECONDS,
+                                loop="asyncio")  # uvloop starts no process in a group (question.py)
         uvicorn.Server(config).run([listening])

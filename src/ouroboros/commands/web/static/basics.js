@@ -120,7 +120,8 @@ Ouro.sort = (heads, body, at) => {
   const down = heads[at].getAttribute("aria-sort") === "ascending";
   heads.forEach((head) => head.removeAttribute("aria-sort"));
   heads[at].setAttribute("aria-sort", down ? "descending" : "ascending");
-  const key = (row) => { const text = row.cells[at].textContent, number = parseFloat(text.replaceAll(",", "")); return Number.isNaN(number) ? text : number; };
+  const number = /^[-+]?[\d,.]+(e[-+]?\d+)?(?=%?( \[.*)?$)/i;  // a percentage and an interval too
+  const key = (row) => { const text = row.cells[at].textContent, found = number.exec(text); return found ? Number(found[0].replaceAll(",", "")) : text; };
   const before = (a, b) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1);
   body.append(...[...body.rows].sort((a, b) => before(key(a), key(b)) * (down ? -1 : 1)));
 };
@@ -166,7 +167,7 @@ Ouro.renewals = new Set();  // of parts of the page, called when a run has chang
 // a part of the page: draw makes an element of what ask answers, again when another answer comes; it says why it cannot.
 // Without draw the answer is the element, once
 Ouro.part = (place, ask, draw) => {
-  let shown = Ouro.h("div", {"aria-busy": "true"}, Ouro.h("p.note", null, "reads…")), known;
+  let shown = Ouro.h("div", {"aria-busy": "true"}, Ouro.h("p.note", null, "reads…")), known, busy = false, begun = false;
   const put = (made) => {
     const link = shown.contains(document.activeElement) && document.activeElement.getAttribute("href");
     shown.replaceWith(made);
@@ -174,15 +175,20 @@ Ouro.part = (place, ask, draw) => {
     if (link) [...made.querySelectorAll("a")].find((one) => one.getAttribute("href") === link)?.focus();
   };
   const renew = async () => {
-    if (known && !shown.isConnected) { Ouro.renewals.delete(renew); return; }
+    if (begun && !shown.isConnected) Ouro.renewals.delete(renew);
+    if (busy || (begun && !shown.isConnected)) return;
+    busy = true;
     try {
       const found = await ask(), text = draw && JSON.stringify(found);
-      if (known && (text === known || shown.querySelector("input:focus, select:focus, textarea:focus"))) return;
-      put(draw ? draw(found) : found);
-      known = text;
+      if (!known || (text !== known && !shown.querySelector("input:focus, select:focus, textarea:focus"))) {
+        put(draw ? draw(found) : found);
+        known = text;
+      }
     } catch (error) {
       if (error.name !== "AbortError" && !known) put(Ouro.failed(error));
     }
+    busy = false;
+    begun = true;
   };
   place.append(shown);
   if (draw) Ouro.renewals.add(renew);

@@ -17,7 +17,7 @@ const OuroText = (() => {
   let parser = null;
 
   function marked() {
-    parser ||= new window.marked.Marked({extensions: [{name: "math", level: "inline", start: (text) => { const at = text.search(/\$|\\[[(]/); return at < 0 ? undefined : at; },
+    parser ||= new window.marked.Marked({tokenizer: {html() {}, tag() {}}, extensions: [{name: "math", level: "inline", start: (text) => { const at = text.search(/\$|\\[[(]/); return at < 0 ? undefined : at; },
       tokenizer: (text) => { const found = MATH.exec(text); return found ? {type: "math", raw: found[0], display: Boolean(found[1] || found[2]), formula: found.slice(1).find(Boolean)} : undefined; }}]});
     return parser;
   }

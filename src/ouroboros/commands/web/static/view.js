@@ -28,10 +28,14 @@ const OuroView = (() => {
   }
 
   function around(at) {
-    document.getElementById("runs").replaceChildren(h("h2", null, window.OURO_DATA ? "runs" : h("a", {href: "#/runs"}, "all runs")), h("ul", null, known.map((run) => h("li", null, h(run.run === at.run ? "a.here" : "a", {
+    const put = (id, ...made) => {  // a focus in what did not change stays
+      const place = document.getElementById(id), one = h("div", null, made);
+      if (!place.firstElementChild?.isEqualNode(one)) place.replaceChildren(one);
+    };
+    put("runs", h("h2", null, window.OURO_DATA ? "runs" : h("a", {href: "#/runs"}, "all runs")), h("ul", null, known.map((run) => h("li", null, h(run.run === at.run ? "a.here" : "a", {
       href: Ouro.address(run.run, at.run ? at.part : ""), "aria-current": run.run === at.run ? "page" : null},
     h(`span.state.${run.state}`, {title: run.state}), h("span", null, run.run), h("span.note", null, ` ${run.complete} of ${run.stages}`))))));
-    document.getElementById("tabs").replaceChildren(...PARTS.filter(([part]) => at.run && !(window.OURO_DATA && SERVED.includes(part))).map(
+    put("tabs", PARTS.filter(([part]) => at.run && !(window.OURO_DATA && SERVED.includes(part))).map(
       ([part, label]) => h(part === at.part ? "a.here" : "a", {href: Ouro.address(at.run, part), "aria-current": part === at.part ? "page" : null}, label)));
   }
 
