@@ -9,7 +9,6 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -98,11 +97,11 @@ def _empty(figure, axes, name: str, words: str) -> str:
 
 def _dots(axes, x: np.ndarray, y: np.ndarray) -> None:
     from matplotlib.patches import PathPatch
-    from matplotlib.path import Path as Outline
+    from matplotlib.path import Path
 
     points = np.repeat(np.column_stack([x, y]), 2, axis=0)  # zero-length strokes with round ends: dots in one path
     points[1::2, 0] += 1e-9 * (x[-1] - x[0] + 1)  # matplotlib drops strokes of exactly zero length
-    dots = Outline(points, np.tile([Outline.MOVETO, Outline.LINETO], len(x)))
+    dots = Path(points, np.tile([Path.MOVETO, Path.LINETO], len(x)))
     dots.should_simplify = False
     axes.add_patch(PathPatch(dots, fill=False, edgecolor=SERIES[0], alpha=0.45, linewidth=3.0, capstyle="round"))
 
@@ -136,15 +135,6 @@ def _by_step(x: Sequence[float], said: Sequence[str]) -> list[tuple[float, str]]
     """Returns what `inline` shows on hover; a point may be the mean of neighbouring steps."""
     return [(at, f"{'' if float(at).is_integer() else 'around '}step {at:.0f}: {words}")
             for at, words in zip(x, said, strict=True)]
-
-
-def write(path: Path, title: str, x: Sequence[float], y: Sequence[float]) -> None:
-    """Draws a metric by step to a PNG file: points, and their smoothed line."""
-    figure, axes = blank(False, title)
-    axes.grid(axis="y", color="0.9")
-    axes.plot(x, y, ".", color="C0", alpha=0.5)
-    axes.plot(x, smooth(np.array(y), max(len(y) / 40, 0.1)), color="C0")
-    figure.savefig(path, dpi=150)
 
 
 def blank(percent: bool, unit: str, across: str = STEP, inches: tuple[float, float] = INCHES,

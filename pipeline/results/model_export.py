@@ -10,9 +10,11 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ouroboros.pipeline.job.inputs import require_intact
 from ouroboros.pipeline.job.progress import interval, is_reward
@@ -80,8 +82,8 @@ def export(shown: View | SweepView, out: Path, stage_name: str | None = None, pu
             shutil.copytree(stage.directory / MODEL, temporary, copy_function=shutil.copyfile)
             said = card(view, stage, write_dtype(temporary))
             (temporary / CARD).write_text(said, encoding="utf-8")
-            if column := _curve_of(stage):
-                charts.write(temporary / CURVE, column, *_points(stage, column))
+            if curve := _curve(stage):
+                draw(temporary / CURVE, *curve)
             temporary.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -104,8 +106,8 @@ def content(view: View, stage: Node) -> dict[str, Any]:
     settings, base = {name: Config.partial(one["config"]) for name, one in frozen.items()}, _base(frozen)
     return {
         "run": view.run, "stage": stage.name, "base": base and model_name(base), "made": made,
-        "licence": _licence(base), "prompt": _prompt(view, stage), "curve": (column := _curve_of(stage)) and CURVE,
-        "column": column, "settings": {key: json.dumps(value) for key, value in difference.flatten(
+        "licence": _licence(base), "prompt": _prompt(view, stage), "column": (curve := _curve(stage)) and curve[0],
+        "curve": CURVE, "settings": {key: json.dumps(value) for key, value in difference.flatten(
             secrets.mask(frozen[stage.name]["config"])).items() if TOLD.fullmatch(key) and value not in (None, {}, [])},
         "hub": list(dict.fromkeys(pin for one in frozen.values() for pin in one.get("hub", ()))),
         "stages": [{"name": one.name, "kind": str(one.kind), "identity": one.directory.name,
@@ -155,15 +157,22 @@ def _prompt(view: View, stage: Node) -> str | None:
     return found and found[0]
 
 
-def _curve_of(stage: Node) -> str | None:
-    """Returns the column of `steps` whose curve the card has: the mean reward, else the loss."""
-    return next((name for name in ("reward", "loss") if any(_points(stage, name)[1])), None)
-
-
-def _points(stage: Node, column: str) -> tuple[list[int], list[float]]:
+def _curve(stage: Node) -> tuple[str, tuple[int], tuple[float]] | None:
+    """Returns the mean reward by step of a stage, else the loss: its column, steps and values."""
     steps = tables.read_steps(stage.directory, "steps", tables.steps_present(stage.directory, "steps"))
-    found = [(one.step, value) for one in steps if (value := getattr(one, column)) is not None]
-    return [step for step, _ in found], [value for _, value in found]
+    for column in ("reward", "loss"):
+        if points := [(one.step, value) for one in steps if (value := getattr(one, column)) is not None]:
+            return column, *zip(*points, strict=True)
+    return None
+
+
+def draw(path: Path, title: str, x: Sequence[float], y: Sequence[float]) -> None:
+    """Draws a metric by step to a PNG file: its points and their smoothed line."""
+    figure, axes = charts.blank(False, title)
+    axes.grid(axis="y", color="0.9")
+    axes.plot(x, y, ".", color="C0", alpha=0.5)
+    axes.plot(x, charts.smooth(np.array(y), max(len(y) / 40, 0.1)), color="C0")
+    figure.savefig(path, dpi=150)
 
 
 def _data(frozen: dict[str, dict[str, Any]]) -> list[dict[str, str]]:

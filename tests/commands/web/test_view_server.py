@@ -197,7 +197,7 @@ def test_columns_are_in_groups_learning_first(client):
     assert {groups[name] for name in ("reward", "loss", "grad_norm", "lr")} == {"learning"}
     assert [groups[name] for name in ("entropy", "kl", "mismatch_max", "response_tokens_mean", "train_seconds",
                                       "zero_variance_groups")] == [
-        "entropy", "KL and mismatch", "KL and mismatch", "lengths", "time", "rows"]
+        "entropy", "KL and mismatch", "KL and mismatch", "lengths", "time", "others"]
 
 
 def test_scores_have_the_stage_that_evaluated(client):

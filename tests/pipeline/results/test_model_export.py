@@ -6,7 +6,7 @@ import shutil
 import pytest
 import yaml
 
-from ouroboros.pipeline.results import charts, model_export
+from ouroboros.pipeline.results import model_export
 from ouroboros.pipeline.results.view import open_view
 from ouroboros.pipeline.store import files, records, tables
 from ouroboros.pipeline.store.errors import DataError
@@ -72,7 +72,7 @@ def test_the_card_has_the_prompt_without_the_question_settings_and_the_curve(run
             '| `algorithm.algorithm_type` | `"grpo"` |'} <= {*card.splitlines()}
     assert "/home/me" not in card
     assert "![reward by optimizer step](curve.png)" in card
-    charts.write(tmp_path / "curve.png", "reward", [1, 2], [0.0, 1.0])
+    model_export.draw(tmp_path / "curve.png", "reward", [1, 2], [0.0, 1.0])
     assert (tmp_path / "curve.png").read_bytes()[:4] == b"\x89PNG"
 
 

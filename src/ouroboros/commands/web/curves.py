@@ -19,12 +19,13 @@ from ouroboros.pipeline.store.records import TABLES
 
 AXES = ("step", "tokens", "seconds")
 POINTS = 600  # of a curve; more are averaged in equal bins
+FIRST = ("reward", "solve_rate")
 GROUPS = {  # of columns, by their names; the first that fits
-    "time": r".*seconds", "memory": r"peak_memory.*|token_budget|compiled_graphs", "entropy": r".*entropy.*",
-    "KL and mismatch": r".*kl.*|.*mismatch.*|effective_sample_size|corrected_fraction|clip_fraction|routed_.*|probe_.*",
-    "lengths": r".*tokens.*", "rows": r".*(rows|groups|rounds|version|attempts)|staleness.*", "learning": r".*",
+    "learning": r"reward|solve_rate|loss|.*grad_norm|(critic_)?lr|vf_.*|statistics.*", "lengths": r".*tokens.*",
+    "KL and mismatch": r".*kl.*|.*mismatch.*|effective_sample_size|corrected_.*|clip_fraction|routed_.*|probe_.*",
+    "entropy": r".*entropy.*", "time": r".*seconds", "memory": r"peak_memory.*|token_budget|compiled_graphs",
+    "others": r".*",
 }
-FIRST = ("learning", "reward", "solve_rate", "loss")  # of groups and of columns
 # what a step costs, by axis and table
 COSTS = {("tokens", "steps"): ("rollout_tokens", "trained_tokens"), ("seconds", "steps"): ("seconds",),
          ("tokens", "rollouts"): ("tokens",),
@@ -91,9 +92,7 @@ def columns(run: View) -> list[dict[str, Any]]:
                 group = next(group for group, pattern in GROUPS.items() if re.fullmatch(pattern, name))
                 one = found.setdefault(name, {"name": name, "meaning": meaning, "group": group, "stages": []})
                 one["stages"].append(stage.name)
-    order = (*FIRST, *GROUPS)
-    return sorted(found.values(), key=lambda one: [order.index(of) if of in order else len(order)
-                                                   for of in (one["group"], one["name"])])
+    return sorted(found.values(), key=lambda one: ([*GROUPS].index(one["group"]), one["name"] not in FIRST))
 
 
 def of_run(run: View, column: str, axis: str) -> list[dict[str, Any]]:

@@ -52,20 +52,16 @@ def read(stage: Path, table: str) -> dict[int, dict[str, Counted]]:
     before = _kept.get((stage, table), {})
     written = {step: path.stat().st_mtime_ns for step, path in present.items()}
     found = {step: before[step] for step in present if step in before and before[step][0] == written[step]}
-    new = [step for step in present if step not in found]
+    new, (column, values) = [step for step in present if step not in found], VALUES[table]
     for chosen in (new[at : at + FILES] for at in range(0, len(new), FILES)):
         found |= {step: (written[step], {}) for step in chosen}
         with tables.blamed(stage):
-            for one in rollouts.ask([present[step] for step in chosen], _question(table), []):
+            question = COUNT.format(step=column, values=values)
+            for one in rollouts.ask([present[step] for step in chosen], question, []):
                 counts = dict(zip(one["keys"], one["counts"], strict=True))
                 found[one["step"]][1][one["name"]] = Counted(one["rows"], one["mean"], one["deviation"], counts)
     _kept[stage, table] = found
     return {step: found[step][1] for step in present}
-
-
-def _question(table: str) -> str:
-    step, values = VALUES[table]
-    return COUNT.format(step=step, values=values)
 
 
 def of_run(run: View) -> list[dict[str, Any]]:

@@ -36,24 +36,22 @@ def _brief(run: View) -> dict[str, Any]:
 def _changed(stage: Node) -> int:
     """Returns when an entry of a stage's directory was written last, nanoseconds since 1970; 0 of a complete stage. A
     step that is written changes the directory of its table."""
-    if files.is_complete(stage.directory) or not stage.directory.is_dir():
-        return 0
-    found = 0
-    for entry in os.scandir(stage.directory):
-        with suppress(FileNotFoundError):  # replaced meanwhile
-            found = max(found, entry.stat().st_mtime_ns)
-    return found
+    with suppress(FileNotFoundError):  # not there yet, or an entry was replaced meanwhile: the next call tells
+        if not files.is_complete(stage.directory):
+            return max((entry.stat().st_mtime_ns for entry in os.scandir(stage.directory)), default=0)
+    return 0
 
 
 def table(root: Path) -> list[dict[str, Any]]:
     """Returns what `runs` does, with `settings`, in which the runs differ, and `scores`: evaluation set -> the newest
     sampled `metric` with its `value`, `low` and `high`. A run without a configuration has no settings."""
     shown = view.views(root)
-    configs = {one.run: config for one in shown if (config := _config(one))}
+    configs = {one.run: _config(one.path, made.stat().st_mtime_ns)
+               for one in shown if (made := one.path / "config.yaml").exists()}
     differs = dict(zip(configs, compare.differences([*configs.values()]), strict=True))
     return [_brief(one) | {"settings": plain(differs.get(one.run, {})), "scores": {
         score["taskset"]: {name: score[name] for name in ("metric", "value", "low", "high")}
-        for score in scores(one) if score["metric"] in SAMPLED}} for one in shown]
+        for score in scores(one, newest=True) if score["metric"] in SAMPLED}} for one in shown]
 
 
 def settings(shown: list[View]) -> list[dict[str, Any]]:
@@ -65,13 +63,8 @@ def settings(shown: list[View]) -> list[dict[str, Any]]:
             for key in (difference.differing(configs) if len(shown) > 1 else flat[0])]
 
 
-def _config(run: View) -> dict[str, Any] | None:
-    path = run.path / "config.yaml"
-    return _read_config(run.path, path.stat().st_mtime_ns) if path.exists() else None
-
-
 @lru_cache(1000)
-def _read_config(path: Path, written: int) -> dict[str, Any]:
+def _config(path: Path, written: int) -> dict[str, Any]:
     """written: when, so that a later launch is read again."""
     return difference.frozen(path)
 
@@ -121,11 +114,11 @@ def paces(root: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def scores(shown: View) -> list[dict[str, Any]]:
+def scores(shown: View, newest: bool = False) -> list[dict[str, Any]]:
     """Returns every score of a run, those on the way of a training stage too: the columns of `scores`, and `of`, the
-    stage that evaluated."""
+    stage that evaluated. newest: of each stage the last ones alone."""
     return [{"of": stage.name} | {name: plain(getattr(score, name)) for name in score.__slots__}
-            for stage in shown.stages for step in tables.steps_present(stage.directory, "scores")
+            for stage in shown.stages for step in tables.steps_present(stage.directory, "scores")[-1 if newest else 0:]
             for score in tables.read_scores(stage.directory, step)]
 
 

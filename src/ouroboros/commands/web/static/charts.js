@@ -30,7 +30,7 @@ const OuroCharts = (() => {
       tables.push([one.x]);
       if (given.smooth) add(one.y, {class: "behind", stroke: ink(colour, "40"), width: 1, points: {show: false}});
       add(given.smooth ? smooth(one.y, given.smooth) : one.y, {label: one.label, stroke: ink(colour), width: 2, spanGaps: true,
-        value, points: {show: given.points || few, size: 5, fill: ink(colour)}, ...(given.points ? {paths: () => null} : {})});
+        value, points: {show: given.points || (few && !given.smooth), size: 5, fill: ink(colour)}, ...(given.points ? {paths: () => null} : {})});
       if (!one.low) return;
       bands.push({series: [lines.length, lines.length + 1], fill: ink(colour, "2e")});
       for (const edge of [one.high, one.low]) add(edge, {class: "behind", stroke: ink(colour, "00"), points: {show: false}});
@@ -43,10 +43,8 @@ const OuroCharts = (() => {
       scales: {x: {time: false}, y: given.log ? {distr: 3} : given.shares ? {range: (_, low, high) => [Math.min(low, given.shares.low), Math.max(high, given.shares.high)]} : {}}, axes: [{...axis, size: 34}, {...axis, size: 58}],
       hooks: {setScale: [(shown, key) => { if (key === "x") keep(title, shown); }], drawClear: given.shares ? [(shown) => paint(shown, given.shares)] : []}}, data, place);
     if (zoomed[title]) plot.setScale("x", zoomed[title]);
-    const watch = new ResizeObserver(() => {
-      if (place.isConnected) plot.setSize({...size, width: Math.max(place.clientWidth, 100)});
-      else { watch.disconnect(); plot.destroy(); }
-    });
+    const fit = () => plot.setSize({...size, width: Math.max(place.clientWidth, 100)}), end = () => { watch.disconnect(); plot.destroy(); };
+    const watch = new ResizeObserver(() => (place.isConnected ? fit() : end()));
     watch.observe(place);
     return h("figure", null, h("figcaption", null, title, h("button.small", {type: "button", onclick: () => Ouro.save(`${title}.png`, plot.ctx.canvas.toDataURL())}, "PNG"),
       h("button.small", {type: "button", onclick: () => Ouro.csv(`${title}.csv`, [lines.map((one) => one.label || "band"), ...data[0].map((_, i) => data.map((column) => column[i]))])}, "CSV")), place);
@@ -54,10 +52,8 @@ const OuroCharts = (() => {
 
   const words = (title, series) => `${title}: ` + series.map((one) => `${one.label} from ${Ouro.number(one.y[0])} to ${Ouro.number(one.y.at(-1))}`).join("; ");
 
-  function keep(title, shown) {
-    const {min, max} = shown.scales.x, all = shown.data[0];
-    if (min > all[0] || max < all.at(-1)) zoomed[title] = {min, max};
-    else delete zoomed[title];
+  function keep(title, {scales: {x: {min, max}}, data: [all]}) {
+    if (min > all[0] || max < all.at(-1)) zoomed[title] = {min, max}; else delete zoomed[title];
   }
 
   // for each x a column of cells, darker where more of its values are

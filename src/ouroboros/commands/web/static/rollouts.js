@@ -104,15 +104,13 @@ const OuroRollouts = (() => {
 
   // -------------------------------------------------------------------------------------------------- a row
 
+  // other: STAGE,TABLE,ROW of the one that it is next to
   function row(where, go) {
-    const place = h("section"), at = where.other && where.other.split(",");  // STAGE,TABLE,ROW of the one that it is compared with
-    const pair = at && h("div.pair");
-    const part = (into, here, told) => Ouro.part(into, () => Ouro.ask("row", {run: here.run, stage: here.stage, table: here.table, row: here.row}), (found) => drawn(here, found, told));
-    if (pair) {
-      place.append(h("p", null, h("a", {href: go({other: ""})}, "the second alone")), pair);
-      part(pair, {...where, stage: at[0], table: at[1], row: at[2]}, go);
+    const place = h("section"), other = where.other && where.other.split(","), into = other ? h("div.pair") : place;
+    if (other) place.append(h("p", null, h("a", {href: go({other: ""})}, "the second alone")), into);
+    for (const [stage, table, row] of [other, [where.stage, where.table, where.row]].filter(Boolean)) {
+      Ouro.part(into, () => Ouro.ask("row", {run: where.run, stage, table, row}), (found) => drawn({...where, stage, table, row}, found, go));
     }
-    part(pair || place, where, go);
     return place;
   }
 

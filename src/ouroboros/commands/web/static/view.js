@@ -46,8 +46,7 @@ const OuroView = (() => {
         if (JSON.stringify(found) !== JSON.stringify(known)) {
           const first = !known?.length;
           known = found;
-          if (first) show();
-          else { around(Ouro.at()); Ouro.renewals.forEach((part) => part()); }
+          if (first) show(); else { around(Ouro.at()); Ouro.renewals.forEach((part) => part()); }
         }
         await machine();
       } catch (error) {
