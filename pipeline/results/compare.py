@@ -69,6 +69,13 @@ def last_scores(run: View) -> list[Score]:
     return tables.read_scores(evaluations[-1], tables.steps_present(evaluations[-1], "scores")[-1])
 
 
+def newest_scores(run: View) -> dict[str, Score]:
+    """Maps each evaluation set to the newest sampled score of a run, be it of a model that is still trained."""
+    return {score.taskset: score for stage in run.stages
+            for step in tables.steps_present(stage.directory, "scores")[-1:]
+            for score in tables.read_scores(stage.directory, step) if score.metric in SAMPLED}
+
+
 def _refuse_unknown(metric: str, found: list[list[Score]]) -> None:
     metrics = sorted({score.metric for scores in found for score in scores})
     if metrics and metric not in metrics:
@@ -82,17 +89,10 @@ def what_differs(shown: list[View | SweepView], runs: list[View]) -> list[dict[s
         keys = list(dict.fromkeys(key for point in points for key in point))
         if len(points) > 1:  # a search passes overrides that are equal at all its points
             keys = [key for key in keys if len({point.get(key) for point in points}) > 1]
-        return _labelled(keys, points)
-    return differences([difference.frozen(run.path) for run in runs])
-
-
-def differences(configs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Maps the labels of the settings in which configurations differ to each one's values, secrets masked."""
-    keys = [key for key in difference.differing(configs) if not difference.is_how(key)]
-    return _labelled(keys, [difference.flatten(mask(config)) for config in configs])
-
-
-def _labelled(keys: list[str], points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    else:
+        configs = [difference.frozen(run.path) for run in runs]
+        keys = [key for key in difference.differing(configs) if not difference.is_how(key)]
+        points = [difference.flatten(mask(config)) for config in configs]
     labels = axes.labels(keys)
     return [{labels[key]: point.get(key) for key in keys} for point in points]
 

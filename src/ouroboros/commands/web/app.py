@@ -21,7 +21,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ouroboros.commands.web import curves, details, distributions, overview, question, rollouts
-from ouroboros.pipeline.results import compare, logs, policies, query, sweep_view
+from ouroboros.pipeline.results import compare, difference, logs, policies, query, sweep_view
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store.errors import DataError, OuroError, QueryError, message
 from ouroboros.workflows.endpoint import server
@@ -59,7 +59,7 @@ class App:
                    "run": lambda request: overview.run(self._run(request)),
                    "scores": lambda request: overview.scores(self._run(request)),
                    "table": lambda _: overview.table(self.root),
-                   "settings": lambda request: overview.settings(self._runs(request)),
+                   "settings": lambda request: difference.values([one.path for one in self._runs(request)]),
                    "logs": self._logs,
                    "distributions": lambda request: distributions.of_run(self._run(request)),
                    "differences": self._differences, "columns": self._columns, "curves": self._curves,

@@ -2,18 +2,15 @@
 
 import os
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ouroboros.commands.web import curves
 from ouroboros.commands.web.rollouts import KEYS
-from ouroboros.pipeline.job.progress import SAMPLED
-from ouroboros.pipeline.results import compare, difference, view
+from ouroboros.pipeline.results import compare, view
 from ouroboros.pipeline.results.query import plain
 from ouroboros.pipeline.results.view import Node, View
-from ouroboros.pipeline.settings.secrets import mask
 from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.errors import OuroError
 
@@ -46,27 +43,11 @@ def table(root: Path) -> list[dict[str, Any]]:
     """Returns what `runs` does, with `settings`, in which the runs differ, and `scores`: evaluation set -> the newest
     sampled `metric` with its `value`, `low` and `high`. A run without a configuration has no settings."""
     shown = view.views(root)
-    configs = {one.run: _config(one.path, made.stat().st_mtime_ns)
-               for one in shown if (made := one.path / "config.yaml").exists()}
-    differs = dict(zip(configs, compare.differences([*configs.values()]), strict=True))
-    return [_brief(one) | {"settings": plain(differs.get(one.run, {})), "scores": {
-        score["taskset"]: {name: score[name] for name in ("metric", "value", "low", "high")}
-        for score in scores(one, newest=True) if score["metric"] in SAMPLED}} for one in shown]
-
-
-def settings(shown: list[View]) -> list[dict[str, Any]]:
-    """Returns `key` and `values` (one for each run, secrets masked) of every setting of a run, of several runs of those
-    in which they differ; null where a run has no such key."""
-    configs = [difference.frozen(one.path) for one in shown]
-    flat = [difference.flatten(mask(config)) for config in configs]
-    return [{"key": key, "values": [plain(one.get(key)) for one in flat]}
-            for key in (difference.differing(configs) if len(shown) > 1 else flat[0])]
-
-
-@lru_cache(1000)
-def _config(path: Path, written: int) -> dict[str, Any]:
-    """written: when, so that a later launch is read again."""
-    return difference.frozen(path)
+    known = [one for one in shown if (one.path / "config.yaml").exists()]
+    differs = dict(zip((one.run for one in known), compare.what_differs([], known), strict=True))
+    return [_brief(one) | {"settings": differs.get(one.run, {}), "scores": {
+        taskset: {name: getattr(score, name) for name in ("metric", "value", "low", "high")}
+        for taskset, score in compare.newest_scores(one).items()}} for one in shown]
 
 
 def run(shown: View) -> dict[str, Any]:
@@ -114,11 +95,11 @@ def paces(root: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def scores(shown: View, newest: bool = False) -> list[dict[str, Any]]:
+def scores(shown: View) -> list[dict[str, Any]]:
     """Returns every score of a run, those on the way of a training stage too: the columns of `scores`, and `of`, the
-    stage that evaluated. newest: of each stage the last ones alone."""
+    stage that evaluated."""
     return [{"of": stage.name} | {name: plain(getattr(score, name)) for name in score.__slots__}
-            for stage in shown.stages for step in tables.steps_present(stage.directory, "scores")[-1 if newest else 0:]
+            for stage in shown.stages for step in tables.steps_present(stage.directory, "scores")
             for score in tables.read_scores(stage.directory, step)]
 
 
