@@ -3,6 +3,7 @@
 import re
 import shlex
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,19 @@ def frozen(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        return yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
+        return _loaded(path / "config.yaml", (path / "config.yaml").stat().st_mtime_ns)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(f"{path / 'config.yaml'} cannot be read ({why}). `ouro stages --write` with the run's "
                         "overrides writes it again.") from error
+
+
+@lru_cache(1000)
+def _loaded(path: Path, written: int) -> dict[str, Any]:
+    """written: when, so that a later launch is read again."""
+    import yaml
+
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def flatten(value: Any, key: str = "") -> dict[str, Any]:
@@ -104,6 +113,17 @@ def differing(configs: list[dict[str, Any]]) -> list[str]:
     covered = {key for key in above if all(values.get(key, {}) in ({}, []) for values in flat)}  # by others
     return [key for key in keys if key not in covered
             and any(values.get(key, ABSENT) != flat[0].get(key, ABSENT) for values in flat)]
+
+
+def values(paths: list[Path]) -> list[dict[str, Any]]:
+    """Returns `key` and `values`, one of each run, secrets masked, of all settings of a run, or of those in which
+    several differ; None where a run has no such key. paths: of the runs, as of `frozen`."""
+    from ouroboros.pipeline.settings.secrets import mask
+
+    configs = [frozen(path) for path in paths]
+    flat = [flatten(mask(config)) for config in configs]
+    keys = differing(configs) if len(configs) > 1 else flat[0]
+    return [{"key": key, "values": [one.get(key) for one in flat]} for key in keys]
 
 
 def is_how(key: str) -> bool:

@@ -4,19 +4,22 @@ The model of a training stage is a Hugging Face directory already, of LoRA with 
 is copied here, after its files were compared with their hashes, and README.md is written beside it.
 """
 
+import json
 import logging
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ouroboros.pipeline.job.inputs import require_intact
 from ouroboros.pipeline.job.progress import interval, is_reward
 from ouroboros.pipeline.plan import repositories
-from ouroboros.pipeline.results import learnt
+from ouroboros.pipeline.results import charts, difference, learnt
 from ouroboros.pipeline.results.page import render
 from ouroboros.pipeline.results.policies import single
 from ouroboros.pipeline.results.sweep_view import SweepView
@@ -24,12 +27,22 @@ from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import reward_functions
-from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.checkpoints import model_name, write_dtype
 from ouroboros.pipeline.store.errors import DataError, nearest
 
 CARD = "README.md"  # what the hub shows of a model repository
+CURVE = "curve.png"
 MODEL = "model"
+LICENCE = re.compile(r"---\n(?:.*\n)*?license: *(\S+) *\n(?:.*\n)*?---\n")  # in the card of the base model
+# settings that the card has, besides those of the algorithm
+TOLD = re.compile(r"algorithm\..*|synchronizer\.sync.*|seed|buffer\.(batch_size|train_batch_size|total_\w+)|"
+                  r"model\.(max_\w+|temperature|top_\w|min_p)")
+# a prompt whose task has its question in it, the longest first; of a stage without rollouts, from its evaluations
+PROMPT = """SELECT replace(prompt, question, '{question}') FROM (
+    SELECT stage, task_id, prompt FROM experience WHERE turn = 0 UNION ALL SELECT model, task_id, prompt FROM samples)
+    AS given JOIN tasks USING (task_id) WHERE given.stage = ? AND question <> '' AND contains(prompt, question)
+    ORDER BY length(question) DESC, prompt LIMIT 1"""
 CACHED = re.compile(r".*/datasets--(.+?)--(.+?)/snapshots/(\w{12})\w*")  # rows in the cache of huggingface_hub
 
 
@@ -69,6 +82,8 @@ def export(shown: View | SweepView, out: Path, stage_name: str | None = None, pu
             shutil.copytree(stage.directory / MODEL, temporary, copy_function=shutil.copyfile)
             said = card(view, stage, write_dtype(temporary))
             (temporary / CARD).write_text(said, encoding="utf-8")
+            if curve := _curve(stage):
+                draw(temporary / CURVE, *curve)
             temporary.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -88,9 +103,12 @@ def content(view: View, stage: Node) -> dict[str, Any]:
     made = files.read_json(stage.directory / files.MANIFEST)
     line = [*_line(view, stage)]
     frozen = {one.name: files.read_json(one.directory / "stage.json") for one in line}
-    settings = {name: Config.partial(one["config"]) for name, one in frozen.items()}
+    settings, base = {name: Config.partial(one["config"]) for name, one in frozen.items()}, _base(frozen)
     return {
-        "run": view.run, "stage": stage.name, "base": _base(frozen), "made": made,
+        "run": view.run, "stage": stage.name, "base": base and model_name(base), "made": made,
+        "licence": _licence(base), "prompt": _prompt(view, stage), "column": (curve := _curve(stage)) and curve[0],
+        "curve": CURVE, "settings": {key: json.dumps(value) for key, value in difference.flatten(
+            secrets.mask(frozen[stage.name]["config"])).items() if TOLD.fullmatch(key) and value not in (None, {}, [])},
         "hub": list(dict.fromkeys(pin for one in frozen.values() for pin in one.get("hub", ()))),
         "stages": [{"name": one.name, "kind": str(one.kind), "identity": one.directory.name,
                     "algorithm": settings[one.name].algorithm.algorithm_type if one.kind.trains else ""}
@@ -117,12 +135,44 @@ def _line(view: View, stage: Node) -> Iterator[Node]:
     yield from (one for one in view.stages if one.directory.name in needed)
 
 
-def _base(frozen: dict[str, dict[str, Any]]) -> str | None:
-    """Returns the name of the model that the first stage began with, `org/name@commit` for one of the hub; None where
-    a stage of the line made it. frozen: the stages' stage.json."""
+def _base(frozen: dict[str, dict[str, Any]]) -> Path | None:
+    """Returns the directory of the model that the first stage began with; None where a stage of the line made it.
+    frozen: the stages' stage.json."""
     made = {f"{name}-{one['identity']}" for name, one in frozen.items()}
     given = (one["inputs"].get(role) for one in frozen.values() for role in ("base", "model"))
-    return next((model_name(Path(path)) for path in given if path and os.path.basename(path) not in made), None)
+    return next((Path(path) for path in given if path and os.path.basename(path) not in made), None)
+
+
+def _licence(base: Path | None) -> str | None:
+    """Returns what the card of a base model names as its licence; None where it has no such card."""
+    card = base / CARD if base else None
+    found = LICENCE.match(card.read_text(encoding="utf-8", errors="replace")) if card and card.is_file() else None
+    return found and found[1]
+
+
+def _prompt(view: View, stage: Node) -> str | None:
+    """Returns a prompt of the model with `{question}` in place of what a task asks."""
+    session = tables.connect((view.run, one.directory) for one in view.stages)
+    found = session.execute(PROMPT, [stage.directory.name]).fetchone()
+    return found and found[0]
+
+
+def _curve(stage: Node) -> tuple[str, tuple[int], tuple[float]] | None:
+    """Returns the mean reward by step of a stage, else the loss: its column, steps and values."""
+    steps = tables.read_steps(stage.directory, "steps", tables.steps_present(stage.directory, "steps"))
+    for column in ("reward", "loss"):
+        if points := [(one.step, value) for one in steps if (value := getattr(one, column)) is not None]:
+            return column, *zip(*points, strict=True)
+    return None
+
+
+def draw(path: Path, title: str, x: Sequence[float], y: Sequence[float]) -> None:
+    """Draws a metric by step to a PNG file: its points and their smoothed line."""
+    figure, axes = charts.blank(False, title)
+    axes.grid(axis="y", color="0.9")
+    axes.plot(x, y, ".", color="C0", alpha=0.5)
+    axes.plot(x, charts.smooth(np.array(y), max(len(y) / 40, 0.1)), color="C0")
+    figure.savefig(path, dpi=150)
 
 
 def _data(frozen: dict[str, dict[str, Any]]) -> list[dict[str, str]]:

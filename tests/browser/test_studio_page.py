@@ -37,7 +37,7 @@ def test_a_shipped_recipe_is_changed_mended_saved_and_started(page, project):
     page.get_by_role("link", name="every setting").click()
     page.get_by_role("searchbox").fill("optimizer.lr")
     page.locator(RATE).fill("7")
-    page.locator(f".field:has({RATE})").get_by_text("needed at most 1").wait_for()
+    page.locator(f".field:has({RATE})").get_by_text("at most 1").wait_for()
     assert page.locator(RATE).get_attribute("aria-invalid") == "true"
     assert page.get_by_role("button", name="save and start").is_disabled()
     page.locator(RATE).fill("2e-4")

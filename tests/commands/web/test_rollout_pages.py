@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.commands.web import details, export, rollouts, tokens
+from ouroboros.commands.web import details, distributions, export, rollouts, tokens
 from ouroboros.commands.web.rollouts import Address, Wanted
 from ouroboros.pipeline.results import view
 from ouroboros.pipeline.store import records, tables
@@ -75,8 +75,50 @@ def test_a_page_without_rows_says_where_to_go_on(stage, monkeypatch):
 
 def test_long_texts_are_cut_and_their_length_is_kept(stage):
     (one,) = rollouts.page(stage, "experience", Wanted(equal={"reward": "10"}))["rows"]
-    assert (len(one["response"]), one["response_letters"]) == (rollouts.PREVIEW, 300)
+    assert (len(one["response"]), one["letters"]) == (rollouts.PREVIEW, 300)
     assert "response_tokens" not in one
+
+
+def test_of_a_long_prompt_a_page_has_the_end_which_asks(tmp_path):
+    tables.write(tables.step_file(tmp_path, "experience", 1), records.Experience, [
+        row(records.Experience, prompt="system " * 100 + "What is 1+1?")])
+    assert rollouts.page(tmp_path, "experience", ALL)["rows"][0]["prompt"].endswith("system What is 1+1?")
+
+
+def test_a_task_over_steps(stage):
+    found = rollouts.of_task(stage, "experience", "")
+    assert found == {"x": [1, 2, 3], "reward": [11.5, 21.5, 31.5], "solved": [1.0, 1.0, 1.0]}
+    assert rollouts.of_task(stage, "experience", "absent") == {"x": [], "reward": [], "solved": []}
+
+
+def test_distributions_of_a_step_and_of_steps_together(stage):
+    """The rewards of step 1 are 10 to 13, of step 2 are 20 to 23."""
+    first, second = (distributions.read(stage, "experience")[step]["reward"] for step in (1, 2))
+    assert (first.rows, first.mean, first.counts) == (4, 11.5, {10.0: 1, 11.0: 1, 12.0: 1, 13.0: 1})
+    assert first.deviation**2 == pytest.approx(1.25)
+    both = distributions.merged([first, second])
+    assert (both.rows, both.mean, both.deviation**2) == (8, 16.5, pytest.approx(1.25 + 25))
+
+
+def test_distributions_count_only_steps_that_are_new(stage, monkeypatch):
+    distributions.read(stage, "experience")
+    asked = []
+    monkeypatch.setattr(distributions.rollouts, "ask", lambda paths, *_: asked.extend(paths) or [])
+    tables.write(new := tables.step_file(stage, "experience", 4), records.Experience, [row(records.Experience)])
+    assert [*distributions.read(stage, "experience")] == [1, 2, 3, 4]
+    assert asked == [new]
+
+
+def test_the_shares_of_a_distribution_are_of_bins_between_its_ends(tmp_path):
+    """Rewards 0, 0, 0, 1 and no reward; components of the same."""
+    tables.write(tables.step_file(tmp_path, "experience", 1), records.Experience, [
+        row(records.Experience, step=1, reward=reward, response_tokens=[5] * 3,
+            reward_components={} if reward is None else {"format": 1 - reward})
+        for reward in (0.0, 0.0, 0.0, 1.0, None)])
+    found = {one["name"]: one for one in distributions._of_table(distributions.read(tmp_path, "experience"))}
+    assert (found["reward"]["y"], found["reward"]["shares"]) == ([0.25], {"low": 0, "high": 1, "of": [[0.75, 0.25]]})
+    assert found["reward component format"]["y"] == [0.75]
+    assert found["response length, tokens"]["y"] == [3.0]
 
 
 def test_a_row_and_the_optimizer_step_that_trained_it(stage):

@@ -14,13 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 import uvicorn
+import yaml
 from starlette.testclient import TestClient
 
 from ouroboros.commands import cli
 from ouroboros.commands.web import app as web
 from ouroboros.commands.web import curves, export, overview, question
 from ouroboros.commands.web.app import App
-from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.errors import QueryError
 from ouroboros.workflows.endpoint import server
 from ouroboros.workflows.endpoint.guard import Impatient
@@ -88,8 +89,39 @@ def test_no_script_but_its_own_runs_on_the_page(client):
     assert "unsafe" not in policy
     for file in re.findall(r'(?:src|href)="(static/[^"]+)"', answer.text):
         assert client.get(f"/{file}").status_code == 200
-    assert "innerHTML" not in "".join(client.get(f"/static/{name}").text for name in ("view.js", "rollouts.js"))
-    assert client.get("/static/..%2Fapp.py").status_code == 404
+    written = "".join(client.get(f"/static/{name}").text for name in web.scripts() if name.endswith(".js"))
+    assert not re.search(r"(inner|outer)HTML|insertAdjacentHTML|document\.write|srcdoc|DOMParser|new Function", written)
+    for name in ("..%2Fapp.py", "vendor/uPlot.LICENSE", "index.html"):
+        assert client.get(f"/static/{name}").status_code == 404
+
+
+def test_no_address_writes_or_starts_anything(tmp_path, monkeypatch):
+    """Each is asked for what there is. The one that is posted to is the question in SQL, whose process may write no
+    file; what else is started asks for the GPUs."""
+    run = FakeRun(tmp_path).whole()
+    (run.view() / "config.yaml").write_text("seed: 1\n")
+    app = App(tmp_path, "secret")
+    posted = [route.path for route in app.routes() if not route.methods <= {"GET", "HEAD"}]
+    assert posted == ["/api/sql"]
+    started, real = [], subprocess.Popen.__init__
+
+    def start(self, words, *rest, **given):
+        started.append(Path(words[0]).name)
+        real(self, words, *rest, **given)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", start)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    client, answered = visitor(tmp_path, headers=HEADERS), []
+    given = {"/api/row": {"row": "1:0"}, "/api/task": {"task_id": "t1"}, "/api/curves": {"column": "loss"},
+             "/api/search": {"text": "8"}}
+    for route in app.routes():
+        if route.path.startswith("/api/") and route.path not in posted:
+            wanted = {"run": RUN, "stage": "rft"} | given.get(route.path, {})
+            answered.append((route.path, client.get(route.path, params=wanted).status_code))
+            assert client.post(route.path, json=wanted).status_code == 405
+    assert [one for one in answered if one[1] != 200] == []
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert set(started) <= {"nvidia-smi"}
 
 
 def test_runs_and_their_stages(client):
@@ -108,6 +140,64 @@ def test_runs_are_compared_by_the_last_evaluation_of_the_first(tmp_path):
     (line,) = asked(client, "differences", run=[RUN, "toy/second"])
     assert line.startswith("toy/second against toy/first: ")
     assert asked(client, "differences", run=RUN) == []
+
+
+def test_a_run_says_when_a_stage_that_is_not_complete_changed(tmp_path):
+    run = FakeRun(tmp_path)
+    run.data()
+    stage = run.stage("rft", "rft", "curate", "model", complete=False)
+    run.view()
+    client = visitor(tmp_path, headers=HEADERS)
+    (before,) = asked(client, "runs")
+    assert asked(client, "runs") == [before]
+    run._step(stage, 1)
+    (after,) = asked(client, "runs")
+    assert after["changed"] > before["changed"]
+    files.write_json(stage / files.MANIFEST, {})
+    assert asked(client, "runs")[0]["changed"] == 0
+
+
+def test_runs_as_a_table_have_the_settings_that_differ_and_their_newest_scores(tmp_path):
+    """The third has no configuration; its last evaluation is on the way of its training."""
+    for name, rate in (("toy/first", 1e-5), ("toy/second", 1e-6), ("toy/third", None)):
+        run = FakeRun(tmp_path, name).whole()
+        run.view()
+        if rate:
+            config = {"name": name[4:], "algorithm": {"algorithm_type": "grpo", "optimizer": {"lr": rate}}}
+            (run.path / "config.yaml").write_text(yaml.safe_dump(config))
+    client = visitor(tmp_path, headers=HEADERS)
+    found = {one["run"]: one for one in asked(client, "table")}
+    assert {name: one["settings"] for name, one in found.items()} == {
+        "toy/first": {"lr": 1e-5}, "toy/second": {"lr": 1e-6}, "toy/third": {}}
+    assert found["toy/first"]["scores"] == {"test": {"metric": "sampled_accuracy", "value": 0.81, "low": 0.78,
+                                                     "high": pytest.approx(0.84)}}
+    rows = {one["key"]: one["values"] for one in asked(client, "settings", run=["toy/first", "toy/second"])}
+    assert rows == {"name": ["first", "second"], "algorithm.optimizer.lr": [1e-5, 1e-6]}
+    (kind,) = [one for one in asked(client, "settings", run="toy/first") if one["key"] == "algorithm.algorithm_type"]
+    assert kind["values"] == ["grpo"]
+    assert client.get("/api/settings", params={"run": "toy/third"}).status_code == 400
+
+
+def test_logs_are_the_last_records_of_at_least_a_level(tmp_path, monkeypatch):
+    run = FakeRun(tmp_path)
+    run.data()
+    run.view()
+    lines = [f"2026-01-01 00:00:0{at},000 {level} line {at}\n" for at, level in enumerate(["INFO", "ERROR"] * 3)]
+    Path(run.stages[0]["directory"], "stage.log").write_text("".join(lines))
+    client = visitor(tmp_path, headers=HEADERS)
+    monkeypatch.setattr(web, "RECORDS", 2)
+    assert [line[-6:] for line in asked(client, "logs", run=RUN)] == ["line 4", "line 5"]
+    assert [line[-6:] for line in asked(client, "logs", run=RUN, level="ERROR")] == ["line 3", "line 5"]
+    assert client.get("/api/logs", params={"run": RUN, "level": "LOUD"}).status_code == 400
+
+
+def test_columns_are_in_groups_learning_first(client):
+    groups = {one["name"]: one["group"] for one in asked(client, "columns", run=RUN)}
+    assert [*groups][:3] == ["reward", "solve_rate", "loss"]
+    assert {groups[name] for name in ("reward", "loss", "grad_norm", "lr")} == {"learning"}
+    assert [groups[name] for name in ("entropy", "kl", "mismatch_max", "response_tokens_mean", "train_seconds",
+                                      "zero_variance_groups")] == [
+        "entropy", "KL and mismatch", "KL and mismatch", "lengths", "time", "others"]
 
 
 def test_scores_have_the_stage_that_evaluated(client):
@@ -204,6 +294,7 @@ def test_connections_and_slow_headers_are_limited_as_those_of_ouro_serve(root, m
     web.serve(root, 0, lambda _: None)
     assert made[0].http is Impatient
     assert made[0].timeout_graceful_shutdown == web.GRACE_SECONDS
+    assert made[0].loop == "asyncio"  # the process of a question has its own group, which uvloop refuses
 
 
 def test_sql_gives_the_first_rows(client):
@@ -268,6 +359,7 @@ def test_a_page_for_the_disk_has_the_answers_of_the_server(client, root, tmp_pat
     data = json.loads(text.removeprefix("window.OURO_DATA = ").removesuffix(";\n"))
     assert data["api/curves?run=toy%2Ffirst&column=loss&axis=step"] == asked(client, "curves", run=RUN, column="loss",
                                                                              axis="step")
+    assert data["api/distributions?run=toy%2Ffirst"] == asked(client, "distributions", run=RUN)
     assert str(root) not in text
     rows = data["rows toy/first rft experience"]
     assert {one["trained_in"][0] for one in rows} == {1, 2, 3, 4}
@@ -303,8 +395,7 @@ const made = (name, given, ...children) => ({name, given, children, append(...mo
 globalThis.document = {createElementNS: () => made("a", null)};
 globalThis.Ouro = {h: made, draw: made, duration: String};
 const stages = JSON.parse(process.argv[1]).map(([name, kind, inputs]) => ({name, kind, inputs, state: "waiting"}));
-const [drawing] = eval(require("fs").readFileSync(0, "utf8") + "; OuroCharts")
-  .stages(stages, null, () => "").children;
+const [drawing] = eval(require("fs").readFileSync(0, "utf8") + "; OuroGraph").stages(stages, () => "").children;
 const boxes = drawing.children.filter((one) => one.name === "a").map((one) => one.children[1].given);
 const lines = drawing.children.filter((one) => one.name === "path.edge").map((one) => one.given.d);
 console.log(JSON.stringify([boxes, lines]));
@@ -318,7 +409,7 @@ def test_no_line_of_the_graph_runs_behind_a_box():
               ("sft", "train", ["curate", "model"]), ("evaluate_sft", "evaluate", ["sft"]), ("rft", "rft", ["sft"]),
               ("evaluate_rft", "evaluate", ["rft"])]
     stages.append(("report", "report", [name for name, _, _ in stages]))
-    script = (Path(overview.__file__).parent / "static" / "charts.js").read_text()
+    script = (Path(overview.__file__).parent / "static" / "graph.js").read_text()
     done = subprocess.run(["node", "-e", GRAPH, json.dumps(stages)], input=script, capture_output=True, text=True,
                           check=True)
     boxes, lines = json.loads(done.stdout)

@@ -8,7 +8,7 @@ import yaml
 
 from ouroboros.pipeline.results import model_export
 from ouroboros.pipeline.results.view import open_view
-from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store import files, records, tables
 from ouroboros.pipeline.store.errors import DataError
 from tests.golden.messages import refuses
 
@@ -46,6 +46,34 @@ def test_a_base_in_a_directory_is_no_name_of_the_hub(run):
     card, said = frozen(run, sft={"inputs": {"model": "/home/me/own"}})
     assert "base_model" not in said
     assert "`own`" in card
+
+
+def test_the_licence_is_what_the_card_of_the_base_names(run, tmp_path):
+    _, said = frozen(run, sft={"inputs": {"model": str(tmp_path)}})
+    assert "license" not in said
+    (tmp_path / "README.md").write_text("---\nlanguage:\n- en\nlicense: apache-2.0\ntags: [a]\n---\n\nlicense: none\n")
+    _, said = frozen(run, sft={"inputs": {"model": str(tmp_path)}})
+    assert said["license"] == "apache-2.0"
+    (tmp_path / "README.md").write_text("# no metadata\nlicense: none\n")
+    assert model_export._licence(tmp_path) is None
+
+
+def test_the_card_has_the_prompt_without_the_question_settings_and_the_curve(run, tmp_path):
+    """A prompt of the made-up run is its question alone; the longest has 24 letters."""
+    path = tables.step_file(run.stage("rft", "rft", "curate", "sft"), "experience", 1)
+    run.stages.pop()
+    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
+    for one in rows:
+        one.prompt = f"<user>{one.prompt}<end>"
+    tables.write(path, records.Experience, rows)
+    card, _ = frozen(run, rft={"config": {"seed": 7, "model": {"model_path": "/home/me/own", "temperature": 0.5}}})
+    assert "~~~~text\n<user>{question}<end>\n~~~~" in card
+    assert {"| `seed` | `7` |", "| `model.temperature` | `0.5` |",
+            '| `algorithm.algorithm_type` | `"grpo"` |'} <= {*card.splitlines()}
+    assert "/home/me" not in card
+    assert "![reward by optimizer step](curve.png)" in card
+    model_export.draw(tmp_path / "curve.png", "reward", [1, 2], [0.0, 1.0])
+    assert (tmp_path / "curve.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_rows_have_the_names_of_their_sets(run):

@@ -8,8 +8,10 @@ of the host, are refused; connections, slow and large requests have the limits o
 import hmac
 import json
 import secrets
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,8 +20,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ouroboros.commands.web import curves, details, overview, question, rollouts
-from ouroboros.pipeline.results import compare, doctor, policies, query, sweep_view
+from ouroboros.commands.web import curves, details, distributions, overview, question, rollouts
+from ouroboros.pipeline.results import compare, difference, doctor, logs, policies, query, sweep_view
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store.errors import DataError, OuroError, QueryError, message
 from ouroboros.workflows.endpoint import server
@@ -27,16 +29,14 @@ from ouroboros.workflows.endpoint.dialect import Refusal
 from ouroboros.workflows.endpoint.guard import BODY_SECONDS, LOOPBACK, Impatient, protect
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("basics.js", "charts.js", "rollouts.js", "view.js")
-FILES = {"view.css": "text/css", **dict.fromkeys(SCRIPTS, "text/javascript")}
-STUDIO_FILES = {"studio.css": "text/css",
-                **dict.fromkeys(("studio_form.js", "studio_panel.js", "studio.js"), "text/javascript")}
+TYPES = {".css": "text/css", ".js": "text/javascript"}
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
                                "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store",
 }
 QUESTIONS = 2  # of the SQL box that are answered at the same time
+RECORDS = 500  # of logs
 GRACE_SECONDS = 5  # for requests in progress when the server is asked to end
 FIELDS = ("run", "stage", "table", "start", "latest", "text")  # of an address, besides the columns to choose rows by
 
@@ -59,10 +59,14 @@ class App:
                    "run": lambda request: overview.run(self._run(request)),
                    "scores": lambda request: overview.scores(self._run(request)),
                    "doctor": lambda request: doctor.rows(doctor.of_run(self._run(request))),
+                   "table": lambda _: overview.table(self.root),
+                   "settings": lambda request: difference.values([one.path for one in self._runs(request)]),
+                   "logs": self._logs,
+                   "distributions": lambda request: distributions.of_run(self._run(request)),
                    "differences": self._differences, "columns": self._columns, "curves": self._curves,
-                   "rows": self._rows, "row": self._row, "search": self._search}
+                   "rows": self._rows, "row": self._row, "task": self._task, "search": self._search}
         return [
-            *(Route(path, self._page) for path in self.PAGES), Route("/static/{name}", self._static),
+            *(Route(path, self._page) for path in self.PAGES), Route("/static/{name:path}", self._static),
             *(Route(f"/api/{name}", self._answering(answer)) for name, answer in answers.items()),
             self.posted("sql", self._sql),
         ]
@@ -107,9 +111,9 @@ class App:
 
     def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in FILES | STUDIO_FILES:
+        if name not in scripts():
             return answered({"error": f"no file {name}"}, 404)
-        return FileResponse(STATIC / name, media_type=(FILES | STUDIO_FILES)[name], headers=HEADERS)
+        return FileResponse(STATIC / name, media_type=TYPES[Path(name).suffix], headers=HEADERS)
 
     # ------------------------------------------------------------------------------------------------ runs and stages
 
@@ -119,6 +123,17 @@ class App:
     def _run_of(self, name: str) -> View:
         return policies.single(sweep_view.find(self.root, name))
 
+    def _runs(self, request: Request) -> list[View]:
+        return [self._run_of(name) for name in request.query_params.getlist("run")]
+
+    def _logs(self, request: Request) -> list[str]:
+        """Returns the last records of a run's stages."""
+        if (level := request.query_params.get("level", "INFO")) not in logs.LEVELS:
+            raise QueryError(f"no level '{level}'; needed one of {', '.join(logs.LEVELS)}.")
+        lines: list[str] = []
+        logs.show(self._run(request).stages, level, RECORDS, follow=False, out=lines.append)
+        return lines
+
     def _stage(self, request: Request) -> Node:
         run, name = self._run(request), _one(request, "stage")
         if found := [stage for stage in run.stages if stage.name == name]:
@@ -127,21 +142,20 @@ class App:
 
     def _differences(self, request: Request) -> list[str]:
         """Returns what the other runs are better by than the first, paired over the tasks of their last evaluations."""
-        runs = [self._run_of(name) for name in request.query_params.getlist("run")]
+        runs = self._runs(request)
         return compare.paired(runs, compare.metric_of(runs)) if runs else []
 
     def _columns(self, request: Request) -> list[dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
-        for name in request.query_params.getlist("run"):
-            for one in curves.columns(self._run_of(name)):
+        for run in self._runs(request):
+            for one in curves.columns(run):
                 known = found.setdefault(one["name"], one)
                 known["stages"] = list(dict.fromkeys([*known["stages"], *one["stages"]]))
         return list(found.values())
 
     def _curves(self, request: Request) -> list[dict[str, Any]]:
         column, axis = _one(request, "column"), request.query_params.get("axis", "step")
-        return [made for name in request.query_params.getlist("run")
-                for made in curves.of_run(self._run_of(name), column, axis)]
+        return [made for run in self._runs(request) for made in curves.of_run(run, column, axis)]
 
     # ------------------------------------------------------------------------------------------------ rollouts
 
@@ -156,6 +170,9 @@ class App:
         at = (rollouts.address_of(node.directory, request.query_params["id"]) if "id" in request.query_params
               else rollouts.Address.read(_one(request, "row")))
         return details.of_row(self._run(request), node, table, at)
+
+    def _task(self, request: Request) -> dict[str, Any]:
+        return rollouts.of_task(self._stage(request).directory, _table(request), _one(request, "task_id"))
 
     def _search(self, request: Request) -> Response:
         stage, table, text = self._stage(request).directory, _table(request), _one(request, "text")
@@ -176,6 +193,12 @@ class App:
             return await question.answer(self.root, runs, asks)
         finally:
             self._asking -= 1
+
+
+@cache
+def scripts() -> list[str]:
+    """Returns the scripts and styles of the pages below STATIC, those of others in vendor/ too."""
+    return sorted(str(path.relative_to(STATIC)) for path in STATIC.rglob("*.*") if path.suffix in TYPES)
 
 
 def _lines(found: Iterator[dict[str, Any]]) -> Iterator[str]:
@@ -234,7 +257,14 @@ def serve(root: Path, port: int, opened: Callable[[str], None], run: str | None 
     the page waits for it. Raises DataError where there is no such run, or the port is taken.
     """
     shown = next(iter(sweep_view.runs_of(sweep_view.find(root, run)))) if run or sweep_view.known(root) else None
+    if shown:  # imports what the first page needs while a browser starts
+        threading.Thread(target=_warm, args=(shown,), daemon=True).start()
     listen(partial(App, root), port, opened, "/", f"#/run/{shown.run}" if shown else "")
+
+
+def _warm(run: View) -> None:
+    with suppress(OuroError, OSError):  # which the page says
+        overview.run(run)
 
 
 def listen(app: Callable[[str], App], port: int, opened: Callable[[str], None], path: str, place: str) -> None:
@@ -254,5 +284,6 @@ def listen(app: Callable[[str], App], port: int, opened: Callable[[str], None], 
         port, token = listening.getsockname()[1], secrets.token_urlsafe(16)
         opened(f"http://127.0.0.1:{port}{path}?token={token}{place}")
         config = uvicorn.Config(app(token).asgi(), lifespan="off", log_config=None, access_log=False, http=Impatient,
-                                ws="none", timeout_graceful_shutdown=GRACE_SECONDS)
+                                ws="none", timeout_graceful_shutdown=GRACE_SECONDS,
+                                loop="asyncio")  # uvloop starts no process in a group (question.py)
         uvicorn.Server(config).run([listening])

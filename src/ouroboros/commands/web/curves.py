@@ -3,6 +3,7 @@
 A stage may have many thousand files of steps: those that were read are kept, until a resumed stage makes them again.
 """
 
+import re
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from pathlib import Path
@@ -18,6 +19,13 @@ from ouroboros.pipeline.store.records import TABLES
 
 AXES = ("step", "tokens", "seconds")
 POINTS = 600  # of a curve; more are averaged in equal bins
+FIRST = ("reward", "solve_rate")
+GROUPS = {  # of columns, by their names; the first that fits
+    "learning": r"reward|solve_rate|loss|.*grad_norm|(critic_)?lr|vf_.*|statistics.*", "lengths": r".*tokens.*",
+    "KL and mismatch": r".*kl.*|.*mismatch.*|effective_sample_size|corrected_.*|clip_fraction|routed_.*|probe_.*",
+    "entropy": r".*entropy.*", "time": r".*seconds", "memory": r"peak_memory.*|token_budget|compiled_graphs",
+    "others": r".*",
+}
 # what a step costs, by axis and table
 COSTS = {("tokens", "steps"): ("rollout_tokens", "trained_tokens"), ("seconds", "steps"): ("seconds",),
          ("tokens", "rollouts"): ("tokens",),
@@ -73,7 +81,7 @@ def table_of(stage: Node) -> str:
 
 
 def columns(run: View) -> list[dict[str, Any]]:
-    """Returns the columns that have a number in any stage of a run: `name`, `meaning`, `stages`."""
+    """Returns the columns that have a number in any stage of a run: `name`, `meaning`, `group`, `stages`."""
     found: dict[str, dict[str, Any]] = {}
     for stage in run.stages:
         made = read(stage.directory, table_of(stage))
@@ -81,9 +89,10 @@ def columns(run: View) -> list[dict[str, Any]]:
         for name, values in made.columns.items():
             if np.isfinite(values).any():
                 meaning = meanings.get(name.partition(".")[0], "")  # of statistics.NAME that of statistics
-                one = found.setdefault(name, {"name": name, "meaning": meaning, "stages": []})
+                group = next(group for group, pattern in GROUPS.items() if re.fullmatch(pattern, name))
+                one = found.setdefault(name, {"name": name, "meaning": meaning, "group": group, "stages": []})
                 one["stages"].append(stage.name)
-    return list(found.values())
+    return sorted(found.values(), key=lambda one: ([*GROUPS].index(one["group"]), one["name"] not in FIRST))
 
 
 def of_run(run: View, column: str, axis: str) -> list[dict[str, Any]]:

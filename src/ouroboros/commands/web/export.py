@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from ouroboros.commands.web import curves, details, overview, rollouts
-from ouroboros.commands.web.app import FILES, STATIC
+from ouroboros.commands.web import curves, details, distributions, overview, rollouts
+from ouroboros.commands.web.app import STATIC
 from ouroboros.commands.web.rollouts import Address, Wanted
 from ouroboros.pipeline.results import sweep_view
 from ouroboros.pipeline.results.query import plain
@@ -35,9 +35,7 @@ def write(root: Path, name: str | None, out: Path) -> str:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"--export {out}: needed a new or empty directory.")
     data = dict(_answers(root, shown))
-    (out / "static").mkdir(parents=True, exist_ok=True)
-    for file in FILES:
-        shutil.copyfile(STATIC / file, out / "static" / file)
+    shutil.copytree(STATIC, out / "static", ignore=shutil.ignore_patterns("*.html", "studio*"))
     text = json.dumps(plain(data), allow_nan=False, ensure_ascii=True).replace("</", "<\\/")
     (out / "static" / "data.js").write_text(f"window.OURO_DATA = {text};\n", encoding="utf-8")
     page = (STATIC / "index.html").read_text(encoding="utf-8")
@@ -62,6 +60,7 @@ def _answers(root: Path, run: View) -> Iterator[tuple[str, Any]]:
     yield address("run", run=run.run), shown
     yield address("scores", run=run.run), overview.scores(run)
     yield address("columns", run=run.run), (columns := curves.columns(run))
+    yield address("distributions", run=run.run), distributions.of_run(run)
     for column in columns:
         for axis in curves.AXES:
             yield (address("curves", run=run.run, column=column["name"], axis=axis),

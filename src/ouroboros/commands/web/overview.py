@@ -1,5 +1,6 @@
 """What the page says of runs: their states, stages, scores, and the machine."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -7,7 +8,7 @@ from typing import Any
 
 from ouroboros.commands.web import curves
 from ouroboros.commands.web.rollouts import KEYS
-from ouroboros.pipeline.results import view
+from ouroboros.pipeline.results import compare, view
 from ouroboros.pipeline.results.query import plain
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store import files, tables
@@ -19,14 +20,34 @@ RECENT = 20  # steps whose median says how long the next ones take
 
 def runs(root: Path) -> list[dict[str, Any]]:
     """Returns every run, the one launched last first: `run`, `launched` (seconds since 1970), `stages`, `complete`, and
-    `state`: running, complete, failed or waiting."""
+    `state`: running, complete, failed or waiting; `changed`, when a file of a stage that is not complete last was."""
     return [_brief(one) for one in view.views(root)]
 
 
 def _brief(run: View) -> dict[str, Any]:
     word, complete = view.state_of_run(run)
     return {"run": run.run, "launched": run.launched / 1e9, "stages": len(run.stages), "complete": complete,
-            "state": word}
+            "state": word, "changed": max(map(_changed, run.stages), default=0)}
+
+
+def _changed(stage: Node) -> int:
+    """Returns when an entry of a stage's directory was written last, nanoseconds since 1970; 0 of a complete stage. A
+    step that is written changes the directory of its table."""
+    with suppress(FileNotFoundError):  # not there yet, or an entry was replaced meanwhile: the next call tells
+        if not files.is_complete(stage.directory):
+            return max((entry.stat().st_mtime_ns for entry in os.scandir(stage.directory)), default=0)
+    return 0
+
+
+def table(root: Path) -> list[dict[str, Any]]:
+    """Returns what `runs` does, with `settings`, in which the runs differ, and `scores`: evaluation set -> the newest
+    sampled `metric` with its `value`, `low` and `high`. A run without a configuration has no settings."""
+    shown = view.views(root)
+    known = [one for one in shown if (one.path / "config.yaml").exists()]
+    differs = dict(zip((one.run for one in known), compare.what_differs([], known), strict=True))
+    return [_brief(one) | {"settings": differs.get(one.run, {}), "scores": {
+        taskset: {name: getattr(score, name) for name in ("metric", "value", "low", "high")}
+        for taskset, score in compare.newest_scores(one).items()}} for one in shown]
 
 
 def run(shown: View) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ouroboros.pipeline.store.records import TABLES
 
 ROWS = 50  # of a page
 SECONDS = 1.0  # after which a page ends with what was found, and says where to go on
-PREVIEW = 200  # characters of a text in a page
+PREVIEW = 200  # characters in a page, of the end of a prompt and of the beginning of a response
 FILES = (1, 4, 16, 64)  # that are read at once: few for the usual page, many where rows are rare
 SEARCHED = 32  # files of a search between two lines of progress
 HITS = 200  # of a search
@@ -142,7 +142,7 @@ def page(stage: Path, table: str, wanted: Wanted, start: Address | None = None, 
 
 def _rows(stage: Path, table: str, steps: list[int], condition: str, values: list[Any], latest: bool,
           count: int) -> list[dict[str, Any]]:
-    texts = ", ".join(f"left({name}, {PREVIEW}) AS {name}, length({name}) AS {name}_letters" for name in TEXTS)
+    texts = f"right(prompt, {PREVIEW}) AS prompt, left(response, {PREVIEW}) AS response, length(response) AS letters"
     question = (f"SELECT step || ':' || place AS row, {', '.join(KEYS[table])}, {texts} FROM rows WHERE {condition} "
                 f"ORDER BY step {'DESC' if latest else 'ASC'}, place LIMIT {count}")
     return _asked(stage, table, steps, question, values)
@@ -202,6 +202,14 @@ def group(stage: Path, table: str, of: Mapping[str, Any]) -> list[dict[str, Any]
     names = ("group_id",) if table == "experience" else ("model", "taskset", "task_id", "decoding")
     condition = " AND ".join(f"{name} = ?" for name in names)
     return _rows(stage, table, [of["step"]], condition, [of[name] for name in names], False, OTHERS)
+
+
+def of_task(stage: Path, table: str, task_id: str) -> dict[str, list[Any]]:
+    """Returns how a task was answered over steps: `x` (the steps that asked it), the mean `reward`, and `solved`, the
+    share of responses whose accuracy is 1; null where none has one."""
+    found = _asked(stage, table, tables.steps_present(stage, table), """SELECT step, avg(reward) AS reward,
+        avg((accuracy >= 1)::INT) AS solved FROM rows WHERE task_id = ? GROUP BY step ORDER BY step""", [task_id])
+    return {"x": [one["step"] for one in found]} | {name: [one[name] for one in found] for name in ("reward", "solved")}
 
 
 def attempt(stage: Path, experience_id: str, step: int) -> dict[str, list[dict[str, Any]]]:

@@ -94,20 +94,105 @@ Ouro.number = (value) => {
 
 Ouro.percent = (value) => `${(100 * value).toFixed(1)}%`;
 
-// a table: columns are [heading, row -> cell, class]; a row may have a link
-Ouro.table = (columns, rows, given) => Ouro.h("div.scroll", {tabindex: 0}, Ouro.h("table", given,
-  Ouro.h("thead", null, Ouro.h("tr", null, columns.map(([heading, , kind]) => Ouro.h(kind ? `th.${kind}` : "th", {scope: "col"}, heading)))),
-  Ouro.h("tbody", null, rows.map((row) => Ouro.h("tr", null, columns.map(
-    ([, cell, kind]) => Ouro.h(kind ? `td.${kind}` : "td", null, cell(row))))))));
+// a table whose headings sort it: columns are [heading, row -> cell, class]; csv: the name of the file that it is saved as
+Ouro.table = (columns, rows, {csv, ...given} = {}) => {
+  const body = Ouro.h("tbody", null, rows.map((row) => Ouro.h("tr", null, columns.map(
+    ([, cell, kind]) => Ouro.h(kind ? `td.${kind}` : "td", null, cell(row))))));
+  const heads = columns.map(([heading, , kind], at) => Ouro.h(kind ? `th.${kind}` : "th", {scope: "col"},
+    heading && Ouro.h("button.sort", {type: "button", onclick: () => Ouro.sort(heads, body, at)}, heading)));
+  const made = Ouro.h("div.scroll", {tabindex: 0}, Ouro.h("table", given, Ouro.h("thead", null, Ouro.h("tr", null, heads)), body));
+  const texts = () => [heads, ...[...body.rows].filter((row) => !row.hidden).map((row) => [...row.cells])].map(
+    (cells) => cells.map((cell) => cell.textContent));
+  return csv ? Ouro.h("div", null, made, Ouro.h("button.small", {type: "button", onclick: () => Ouro.csv(csv, texts())}, "CSV")) : made;
+};
+
+// a field that hides the rows of the tables in a place that lack one of its words; call its `keep` after a table is drawn
+Ouro.sieve = (place, label) => {
+  const field = Ouro.h("input", {type: "search", placeholder: label, "aria-label": label, oninput: () => field.keep()});
+  field.keep = () => place.querySelectorAll("tbody tr").forEach((row) => {
+    row.hidden = !field.value.toLowerCase().split(/\s+/).every((word) => row.textContent.toLowerCase().includes(word));
+  });
+  return field;
+};
+
+// sorts by a column: numbers first, then texts; the same heading again turns it around
+Ouro.sort = (heads, body, at) => {
+  const down = heads[at].getAttribute("aria-sort") === "ascending";
+  heads.forEach((head) => head.removeAttribute("aria-sort"));
+  heads[at].setAttribute("aria-sort", down ? "descending" : "ascending");
+  const number = /^[-+]?[\d,.]+(e[-+]?\d+)?(?=%?( \[.*)?$)/i;  // a percentage and an interval too
+  const key = (row) => { const text = row.cells[at].textContent, found = number.exec(text); return found ? Number(found[0].replaceAll(",", "")) : text; };
+  const before = (a, b) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1);
+  body.append(...[...body.rows].sort((a, b) => before(key(a), key(b)) * (down ? -1 : 1)));
+};
+
+// a spreadsheet takes a text that begins with one of =+-@ for a formula, unless it is a number
+Ouro.csv = (name, rows) => {
+  const cell = (value) => { const text = String(value ?? ""); return `"${/^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? "'" : ""}${text.replaceAll('"', '""')}"`; };
+  const address = URL.createObjectURL(new Blob([rows.map((row) => `${row.map(cell).join(",")}\n`).join("")], {type: "text/csv"}));
+  Ouro.save(name, address);
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+};
+
+Ouro.save = (name, address) => Ouro.h("a", {href: address, download: name}).click();
 
 Ouro.failed = (error) => Ouro.h("p.failed", {role: "alert"}, error.message);
 
-// draws a part of the page when its answer is there; says why it is not
-Ouro.part = (place, work) => {
-  const told = Ouro.h("div", {"aria-busy": "true"}, Ouro.h("p.note", null, "reads…"));
-  place.append(told);
-  Promise.resolve().then(work).then((made) => told.replaceWith(made), (error) => {
-    if (error.name !== "AbortError") told.replaceWith(Ouro.failed(error));
-  });
-  return told;
+// where the page is: #/run/a/b/rollouts?stage=rft -> {run: "a/b", part: "rollouts", fields: [["stage", "rft"]]}
+Ouro.at = () => {
+  const [path, fields] = location.hash.replace(/^#\/?/, "").split("?"), parts = path.split("/").map(decodeURIComponent);
+  const run = parts[0] === "run" && parts.length > 2;
+  return {run: run ? `${parts[1]}/${parts[2]}` : null, part: (run ? parts[3] : parts[0]) || "", fields: [...new URLSearchParams(fields || "")]};
 };
+
+Ouro.all = (at, name) => at.fields.filter(([key]) => key === name).map(([, value]) => value);
+
+Ouro.one = (at, name) => Ouro.all(at, name)[0];
+
+Ouro.address = (run, part, fields) => {
+  const asked = Ouro.query(fields || {});
+  return `#/run/${run.split("/").map(encodeURIComponent).join("/")}${part ? `/${part}` : ""}${asked ? `?${asked}` : ""}`;
+};
+
+// links of which one is here: [[label, address, whether it is]]
+Ouro.links = (label, ones) => Ouro.h("p.tabs", {role: "group", "aria-label": label}, ones.map(
+  ([name, href, here]) => Ouro.h(here ? "a.here" : "a", {href}, name)));
+
+// a list to choose from: go is given what is chosen
+Ouro.choice = (label, names, go) => (names.length ? Ouro.h("label", null, Ouro.h("span", null, label), Ouro.h("select",
+  {onchange: (event) => go(event.currentTarget.value)}, Ouro.h("option", {value: ""}, "…"), names.map((name) => Ouro.h("option", {value: name}, name)))) : null);
+
+Ouro.renewals = new Set();  // of parts of the page, called when a run has changed
+
+// a part of the page: draw makes an element of what ask answers, again when another answer comes; it says why it cannot.
+// Without draw the answer is the element, once
+Ouro.part = (place, ask, draw) => {
+  let shown = Ouro.h("div", {"aria-busy": "true"}, Ouro.h("p.note", null, "reads…")), known, busy = false, begun = false;
+  const put = (made) => {
+    const link = shown.contains(document.activeElement) && document.activeElement.getAttribute("href");
+    shown.replaceWith(made);
+    shown = made;
+    if (link) [...made.querySelectorAll("a")].find((one) => one.getAttribute("href") === link)?.focus();
+  };
+  const renew = async () => {
+    if (begun && !shown.isConnected) Ouro.renewals.delete(renew);
+    if (busy || (begun && !shown.isConnected)) return;
+    busy = true;
+    try {
+      const found = await ask(), text = draw && JSON.stringify(found);
+      if (!known || (text !== known && !shown.querySelector("input:focus, select:focus, textarea:focus"))) {
+        put(draw ? draw(found) : found);
+        known = text;
+      }
+    } catch (error) {
+      if (error.name !== "AbortError" && !known) put(Ouro.failed(error));
+    }
+    busy = false;
+    begun = true;
+  };
+  place.append(shown);
+  if (draw) Ouro.renewals.add(renew);
+  renew();
+};
+
+const OuroParts = {};  // name of a part -> (place, at) that fills the place

@@ -1,112 +1,79 @@
-// Charts as SVG: curves over each other, estimates with intervals, the stages of a run.
+// Curves over each other, with bands and shares of values, by uPlot (vendor/).
 "use strict";
 
 const OuroCharts = (() => {
-  const {h, draw} = Ouro, WIDE = 640, HIGH = 260, LEFT = 56, RIGHT = 12, TOP = 10, BOTTOM = 34;
+  const {h} = Ouro, HIGH = 230, zoomed = {};  // title -> what is shown of the horizontal axis, where not all
+  const ink = (name, clear = "") => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim() + clear;
 
-  // rounded positions of about `count` marks
-  function ticks(low, high, count, whole) {
-    if (!(high > low)) return [low];
-    const rough = whole ? Math.max((high - low) / count, 1) : (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((n) => n * power).find((one) => one >= rough);
-    const found = [];
-    for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
-    return found;
+  // means of neighbouring points with Gaussian weights, standard deviation `width` points: without lag, as in the report
+  function smooth(values, width) {
+    const reach = Math.ceil(3 * width);
+    return values.map((value, i) => {
+      let sum = 0, all = 0;
+      for (let j = Math.max(0, i - reach); j <= Math.min(values.length - 1, i + reach); j++) {
+        if (values[j] === null) continue;
+        const weight = Math.exp(-(((i - j) / width) ** 2) / 2);
+        sum += weight * values[j];
+        all += weight;
+      }
+      return value === null ? null : sum / all;
+    });
   }
 
-  const range = (values) => {
-    let low = Infinity, high = -Infinity;
-    for (const one of values) if (Number.isFinite(one)) { low = Math.min(low, one); high = Math.max(high, one); }
-    if (low > high) return [0, 1];
-    return low === high ? [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2] : [low, high];
-  };
-
-  // series: [{label, x, y, low, high}]; low and high are of a band; given: {axis, points: whether points alone are drawn}
+  // series: [{label, x, y, low, high}], low and high of a band; given: {axis; points: without lines; log; smooth: a width
+  // in points; shares: {low, high, of: for each x, of each bin between low and high}}
   function chart(title, series, given) {
-    const xs = range(series.flatMap((one) => one.x)), ys = range(series.flatMap((one) => [...one.y, ...(one.low || []), ...(one.high || [])]));
-    const across = (x) => LEFT + (x - xs[0]) / (xs[1] - xs[0]) * (WIDE - LEFT - RIGHT);
-    const up = (y) => HIGH - BOTTOM - (y - ys[0]) / (ys[1] - ys[0]) * (HIGH - TOP - BOTTOM);
-    const made = draw("svg", {viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": words(title, series)});
-    for (const y of ticks(...ys, 4)) {
-      made.append(draw("line.grid", {x1: LEFT, x2: WIDE - RIGHT, y1: up(y), y2: up(y)}),
-        draw("text.tick.end", {x: LEFT - 6, y: up(y) + 4}, Ouro.number(y)));
-    }
-    for (const x of ticks(...xs, 6, given.axis === "step")) made.append(draw("text.tick.middle", {x: across(x), y: HIGH - BOTTOM + 16}, Ouro.number(x)));
-    made.append(draw("text.tick.middle", {x: (LEFT + WIDE) / 2, y: HIGH - 3}, given.axis || ""));
+    const tables = [], value = (_, at) => (at === null || at === undefined ? "" : Ouro.number(at)), lines = [{label: given.axis || "", value}], bands = [];
+    const add = (values, line) => { tables.at(-1).push(given.log ? values.map((one) => (one > 0 ? one : null)) : values); lines.push(line); };
     series.forEach((one, index) => {
-      const kind = `c${index % 8}`, points = one.x.map((x, i) => [across(x), up(one.y[i])]).filter(([, y]) => Number.isFinite(y));
-      if (one.low) {
-        const there = one.x.map((x, i) => `${across(x)} ${up(one.high[i])}`), back = one.x.map((x, i) => `${across(x)} ${up(one.low[i])}`).reverse();
-        made.append(draw(`path.band.${kind}`, {d: `M${[...there, ...back].join("L")}Z`}));
-      }
-      if (!given.points) made.append(draw(`path.curve.${kind}`, {d: points.length ? `M${points.map((p) => p.join(" ")).join("L")}` : ""}));
-      if (given.points || points.length < 40) for (const [x, y] of points) made.append(draw(`circle.dot.${kind}`, {cx: x, cy: y, r: 3}));
+      const colour = `--c${index % 8}`, few = one.x.length < 40;
+      tables.push([one.x]);
+      if (given.smooth) add(one.y, {class: "behind", stroke: ink(colour, "40"), width: 1, points: {show: false}});
+      add(given.smooth ? smooth(one.y, given.smooth) : one.y, {label: one.label, stroke: ink(colour), width: 2, spanGaps: true,
+        value, points: {show: given.points || (few && !given.smooth), size: 5, fill: ink(colour)}, ...(given.points ? {paths: () => null} : {})});
+      if (!one.low) return;
+      bands.push({series: [lines.length, lines.length + 1], fill: ink(colour, "2e")});
+      for (const edge of [one.high, one.low]) add(edge, {class: "behind", stroke: ink(colour, "00"), points: {show: false}});
     });
-    const shown = h("figure", null, h("figcaption", null, title), made, legend(series));
-    hover(made, shown, series, across, up, xs);
-    return shown;
+    const place = h("div.plot", {role: "img", "aria-label": words(title, series)}), size = {width: 400, height: HIGH};
+    const axis = {stroke: ink("--muted"), font: "11px system-ui, sans-serif", grid: {stroke: ink("--grid"), width: 1}, ticks: {show: false},
+      values: (_, marks) => marks.map((one) => (one === null ? "" : Ouro.number(one)))};
+    const data = tables.length === 1 ? tables[0] : uPlot.join(tables);
+    const plot = new uPlot({...size, series: lines, bands, cursor: {sync: {key: given.axis}, focus: {prox: 24}},
+      scales: {x: {time: false}, y: given.log ? {distr: 3} : given.shares ? {range: (_, low, high) => [Math.min(low, given.shares.low), Math.max(high, given.shares.high)]} : {}}, axes: [{...axis, size: 34}, {...axis, size: 58}],
+      hooks: {setScale: [(shown, key) => { if (key === "x") keep(title, shown); }], drawClear: given.shares ? [(shown) => paint(shown, given.shares)] : []}}, data, place);
+    if (zoomed[title]) plot.setScale("x", zoomed[title]);
+    const fit = () => plot.setSize({...size, width: Math.max(place.clientWidth, 100)}), end = () => { watch.disconnect(); plot.destroy(); };
+    const watch = new ResizeObserver(() => (place.isConnected ? fit() : end()));
+    watch.observe(place);
+    return h("figure", null, h("figcaption", null, title, h("button.small", {type: "button", onclick: () => Ouro.save(`${title}.png`, plot.ctx.canvas.toDataURL())}, "PNG"),
+      h("button.small", {type: "button", onclick: () => Ouro.csv(`${title}.csv`, [lines.map((one) => one.label || "band"), ...data[0].map((_, i) => data.map((column) => column[i]))])}, "CSV")), place);
   }
 
   const words = (title, series) => `${title}: ` + series.map((one) => `${one.label} from ${Ouro.number(one.y[0])} to ${Ouro.number(one.y.at(-1))}`).join("; ");
 
-  const legend = (series) => h("ul.legend", null, series.map((one, index) => h("li", null, h(`span.mark.c${index % 8}`), one.label)));
+  function keep(title, {scales: {x: {min, max}}, data: [all]}) {
+    if (min > all[0] || max < all.at(-1)) zoomed[title] = {min, max}; else delete zoomed[title];
+  }
 
-  // the values under the pointer, of every series at the nearest of its points
-  function hover(made, shown, series, across, up, xs) {
-    const line = draw("line.cursor", {y1: TOP, y2: HIGH - BOTTOM}), told = h("p.note.values", {"aria-live": "off"}, "\u00a0");
-    shown.append(told);
-    made.addEventListener("pointermove", (event) => {
-      const box = made.getBoundingClientRect(), x = xs[0] + ((event.clientX - box.left) / box.width * WIDE - LEFT) / (WIDE - LEFT - RIGHT) * (xs[1] - xs[0]);
-      const found = series.filter((one) => one.x.length).map((one) => {
-        let best = 0;
-        one.x.forEach((value, i) => { if (Math.abs(value - x) < Math.abs(one.x[best] - x)) best = i; });
-        return [one.label, one.x[best], one.y[best]];
+  // for each x a column of cells, darker where more of its values are
+  function paint(shown, {low, high, of}) {
+    const {ctx} = shown, xs = shown.data[0], at = xs.map((x) => shown.valToPos(x, "x", true)), most = Math.max(...of.flat());
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(shown.bbox.left, shown.bbox.top, shown.bbox.width, shown.bbox.height);
+    ctx.clip();
+    ctx.fillStyle = ink("--c0")();
+    of.forEach((shares, i) => {
+      const left = i ? (at[i - 1] + at[i]) / 2 : shown.bbox.left, right = i + 1 < at.length ? (at[i] + at[i + 1]) / 2 : shown.bbox.left + shown.bbox.width;
+      shares.forEach((share, bin) => {
+        const edge = (n) => shown.valToPos(low + (high - low) * n / shares.length, "y", true);
+        ctx.globalAlpha = 0.75 * Math.sqrt(share / most);
+        if (share) ctx.fillRect(left, edge(bin + 1), right - left, edge(bin) - edge(bin + 1));
       });
-      if (!found.length) return;
-      line.setAttribute("x1", across(found[0][1]));
-      line.setAttribute("x2", across(found[0][1]));
-      made.append(line);
-      told.textContent = found.map(([label, at, y]) => `${label}: ${Ouro.number(y)} at ${Ouro.number(at)}`).join("; ");
     });
-    made.addEventListener("pointerleave", () => { line.remove(); told.textContent = "\u00a0"; });
+    ctx.restore();
   }
 
-  // boxes from left to right by the longest path; stages: [{name, inputs, state, words}]
-  function stages(found, chosen, address) {
-    const column = {}, taken = new Set(), lane = {}, W = 168, H = 54, ACROSS = 34, DOWN = 18;
-    for (const one of found) {
-      column[one.name] = Math.max(0, ...one.inputs.map((name) => column[name] + 1));
-      lane[one.name] = /^(model|evaluate|bench|report)/.test(one.kind) ? 1 : 0;
-      while (taken.has(`${column[one.name]} ${lane[one.name]}`)) lane[one.name] += 1;
-      taken.add(`${column[one.name]} ${lane[one.name]}`);
-    }
-    const left = (name) => 8 + column[name] * (W + ACROSS), top = (name) => 8 + lane[name] * (H + DOWN);
-    const wide = 16 + (Math.max(...Object.values(column)) + 1) * (W + ACROSS) - ACROSS, high = 16 + (Math.max(...Object.values(lane)) + 1) * (H + DOWN);
-    const made = draw("svg.stages", {viewBox: `0 0 ${wide} ${high}`, style: {minWidth: `${wide * 0.7}px`}, role: "group", "aria-label": "Stages"});
-    const above = {};  // stages before a stage, at any distance
-    found.forEach((one, number) => {
-      above[one.name] = new Set(one.inputs.flatMap((name) => [name, ...above[name]]));
-      for (const from of one.inputs.filter((name) => !one.inputs.some((other) => other !== name && above[other].has(name)))) {
-        const x0 = left(from) + W, y0 = top(from) + H / 2, x1 = left(one.name), y1 = top(one.name) + H / 2, bend = ACROSS / 2;
-        const barred = found.some(({name}) => lane[name] === lane[from] && column[name] > column[from] && column[name] < column[one.name]);
-        // then between the rows, towards its end, each end on a line for itself
-        const side = lane[one.name] > lane[from] || !lane[from] ? 1 : -1, y = barred ? y0 + side * (H + DOWN) / 2 + 3 * (number % 5 - 2) : y0;
-        made.append(draw("path.edge", {d: `M${x0} ${y0}${barred ? `C${x0 + bend} ${y0} ${x0 + bend} ${y} ${x0 + ACROSS} ${y}` : ""}H${x1 - ACROSS}C${x1 - bend} ${y} ${x1 - bend} ${y1} ${x1} ${y1}`}));
-      }
-    });
-    for (const one of found) {
-      const box = document.createElementNS("http://www.w3.org/2000/svg", "a");
-      box.setAttribute("href", address(one.name));
-      box.setAttribute("class", `stage ${one.state}${one.name === chosen ? " chosen" : ""}`);
-      box.append(draw("title", null, `${one.name}: ${one.state} ${one.reached}`),
-        draw("rect", {x: left(one.name), y: top(one.name), width: W, height: H, rx: 7}),
-        draw("text.name", {x: left(one.name) + W / 2, y: top(one.name) + 23}, one.name.length > 20 ? `${one.name.slice(0, 19)}…` : one.name),
-        draw("text.words", {x: left(one.name) + W / 2, y: top(one.name) + 41},
-          [one.state, one.reached || (one.seconds === null ? "" : Ouro.duration(one.seconds))].filter(Boolean).join(", ")));
-      made.append(box);
-    }
-    return h("div.scroll", {tabindex: 0}, made);
-  }
-
-  return {chart, stages};
+  return {chart, zoomed};
 })();

@@ -11,7 +11,7 @@ const OuroRollouts = (() => {
     samples: [["steps", "steps"], ["model", "model"], ["taskset", "set"], ["task_id", "task"], ["decoding", "decoding", ["greedy", "sampled"]], ["run_index", "number"],
       ["status", "status", ["ok", "prompt_too_long", "reward_failed", "workflow_failed"]], ["accuracy", "accuracy"], ["least_reward", "reward from"], ["most_reward", "reward to"]],
   };
-  const COLOURS = [["logprob", "log-prob"], ["advantage", "advantage"], ["entropy", "entropy"], ["mismatch", "rollout less training"], ["mask", "who wrote it"], ["", "none"]];
+  const COLOURS = [["read", "to read"], ["logprob", "log-prob"], ["advantage", "advantage"], ["entropy", "entropy"], ["mismatch", "rollout less training"], ["mask", "who wrote it"], ["none", "as it is"]];
   let searching = null;
 
   const verdict = (row) => {
@@ -25,7 +25,7 @@ const OuroRollouts = (() => {
     const form = fields(where, stage, go), shown = h("div");
     const place = h("section", null, form, shown);
     if (where.text) search(where, shown, go);
-    else Ouro.part(shown, async () => rows(where, await Ouro.ask("rows", asked(where, {start: where.start, latest: where.latest})), go));
+    else Ouro.part(shown, () => Ouro.ask("rows", asked(where, {start: where.start, latest: where.latest === "0" ? "" : "1"})), (found) => rows(where, found, go));
     return place;
   }
 
@@ -36,16 +36,18 @@ const OuroRollouts = (() => {
       ? h("select", {name}, h("option", {value: ""}, "all"), choices.map((one) => h("option", {value: one, selected: where.filters[name] === one}, one)))
       : h("input", {name, value: where.filters[name] || "", size: /id|task|model/.test(name) ? 16 : 7, autocomplete: "off", placeholder: name === "steps" ? "12 or 3-40" : ""})));
     const text = h("input", {name: "text", type: "search", value: where.text || "", placeholder: "text in prompts and responses", autocomplete: "off"});
-    const latest = h("input", {type: "checkbox", name: "latest", checked: where.latest === "1"});
+    const latest = h("input", {type: "checkbox", name: "latest", checked: where.latest !== "0"});
     const submit = (event) => {
       event.preventDefault();
       const given = new FormData(event.currentTarget), filters = {};
       for (const [name] of FIELDS[where.table]) if (given.get(name)) filters[name] = given.get(name).trim();
-      location.hash = go({filters, text: given.get("text"), latest: given.get("latest") ? "1" : "", start: ""});
+      location.hash = go({filters, text: given.get("text"), latest: given.get("latest") ? "" : "0", start: ""});
     };
     const tables = stage.tables.length > 1 ? h("p.tabs", null, stage.tables.map((one) => h(one === where.table ? "a.here" : "a", {href: go({table: one, filters: {}, start: "", text: ""})}, one === "samples" ? "evaluations" : "rollouts"))) : null;
-    return h("form.filters", {onsubmit: submit, "aria-label": "Choose rows"}, tables,
-      h("div.row", null, window.OURO_DATA ? null : h("label.wide", null, h("span", null, "search"), text), inputs, h("label", null, h("span", null, "latest first"), latest)),
+    const wide = matchMedia("(min-width: 760px)").matches || Object.keys(where.filters).length > 0;
+    return h("form.filters", {onsubmit: submit, "aria-label": "Choose rows"}, tables, where.other ? h("p", {role: "status"}, "Choose the rollout to compare with.") : null,
+      h("div.row", null, window.OURO_DATA ? null : h("label.wide", null, h("span", null, "search"), text)),
+      h("details", {open: wide}, h("summary", null, "filters"), h("div.row", null, inputs, h("label", null, h("span", null, "latest first"), latest))),
       h("div.row", null, h("button", {type: "submit"}, "show"), h("a.button", {href: go({filters: {}, text: "", start: "", latest: ""})}, "all rows")));
   }
 
@@ -56,8 +58,8 @@ const OuroRollouts = (() => {
     ["set", (row) => row.taskset],
     ["reward", (row) => Ouro.number(row.reward), "number"],
     ["", verdict],
-    ["prompt", (row) => h("span.text", null, end(row.prompt, row.prompt_letters))],
-    ["response", (row) => h("a.text", {href: go({row: row.row})}, end(row.response, row.response_letters) || "(empty)")],
+    ["prompt", (row) => h("span.text", null, OuroText.asked(row.prompt))],
+    ["response", (row) => h("a.text", {href: go({row: row.row})}, end(row.response, row.letters) || "(empty)")],
   ];
 
   const end = (text, letters) => (letters > text.length ? `${text}…` : text);
@@ -65,7 +67,7 @@ const OuroRollouts = (() => {
   function rows(where, found, go) {
     const next = found.next && h("a.button", {href: go({start: found.next, row: ""}), rel: "next"}, found.rows.length ? "next rows" : "go on looking");
     const first = where.start ? h("a.button", {href: go({start: "", row: ""})}, "first rows") : null;
-    return h("div", null, found.rows.length ? Ouro.table(columns(where, go), found.rows) : h("p.note", null, found.next ? `no such row up to step ${found.next.split(":")[0]}` : "no such row"),
+    return h("div", null, found.rows.length ? Ouro.table(columns(where, go), found.rows, {csv: "rollouts.csv"}) : h("p.note", null, found.next ? `no such row up to step ${found.next.split(":")[0]}` : "no such row"),
       h("div.row", null, first, next));
   }
 
@@ -76,7 +78,7 @@ const OuroRollouts = (() => {
     const {signal} = searching, found = [], told = h("p.note", {role: "status"}, "searches…"), place = h("div");
     const end = h("button", {type: "button", onclick: () => { stop(); told.textContent += "; stopped"; end.remove(); }}, "stop");
     shown.append(h("div.row", null, told, end), place);
-    const draw = () => place.replaceChildren(found.length ? Ouro.table(columns(where, go), found) : "");
+    const draw = () => place.replaceChildren(found.length ? Ouro.table(columns(where, go), found, {csv: "found.csv"}) : "");
     (async () => {
       const answer = await Ouro.fetch(`api/search?${Ouro.query(asked(where, {text: where.text}))}`, {signal});
       if (!answer.ok) await Ouro.read(answer);
@@ -102,31 +104,49 @@ const OuroRollouts = (() => {
 
   // -------------------------------------------------------------------------------------------------- a row
 
+  // other: STAGE,TABLE,ROW of the one that it is next to
   function row(where, go) {
-    const place = h("section");
-    Ouro.part(place, async () => drawn(where, await Ouro.ask("row", {run: where.run, stage: where.stage, table: where.table, row: where.row}), go));
+    const place = h("section"), other = where.other && where.other.split(","), into = other ? h("div.pair") : place;
+    if (other) place.append(h("p", null, h("a", {href: go({other: ""})}, "the second alone")), into);
+    for (const [stage, table, row] of [other, [where.stage, where.table, where.row]].filter(Boolean)) {
+      Ouro.part(into, () => Ouro.ask("row", {run: where.run, stage, table, row}), (found) => drawn({...where, stage, table, row}, found, go));
+    }
     return place;
   }
 
   function drawn(where, found, go) {
-    const one = found.row, tokens = found.tokens && found.pieces;
+    const one = found.row, tokens = found.tokens && found.pieces, of = {run: where.run, stage: where.stage, table: where.table, task_id: one.task_id};
     const steps = (found.trained || []).map((step) => h("a", {href: go({row: "", filters: {train_step: String(step.train_step)}, start: "", text: ""})}, `step ${step.train_step}`));
+    const same = {row: "", filters: {task_id: one.task_id}, start: "", text: ""};
     const facts = [["reward", Ouro.number(one.reward)], ...Object.entries(one.reward_components || {}).map(([name, value]) => [name, Ouro.number(value)]),
-      ["status", one.reason ? `${one.status}: ${one.reason}` : one.status], ["task", h("a", {href: go({row: "", filters: {task_id: one.task_id}, start: "", text: ""})}, one.task_id)],
+      ["status", one.reason ? `${one.status}: ${one.reason}` : one.status], ["task", h("a", {href: go(same)}, one.task_id)],
       found.trained ? ["trained in", steps.length ? steps.flatMap((step) => [step, " "]) : "no step"] : null,
       ...(found.trained || []).slice(-1).map((step) => ["advantage", Ouro.number(step.advantage)]),
       found.curated ? ["curated", found.curated.operator ? `dropped by ${found.curated.operator}: ${found.curated.reason}` : `kept, reward ${Ouro.number(found.curated.reward)}`] : null,
-      one.finish_reason ? ["end", one.finish_reason] : null, one.weights_version === undefined ? null : ["weights", `version ${one.weights_version}`], ["seed", one.seed]].filter(Boolean);
+      one.finish_reason ? ["end", one.finish_reason] : null, one.weights_version === undefined ? null : ["weights", `version ${one.weights_version}`], ["step", one.step], ["seed", one.seed]].filter(Boolean);
+    const history = h("div");
+    if (!window.OURO_DATA) Ouro.part(history, () => Ouro.ask("task", of), (of) => (of.x.length < 2 ? h("div") : h("details", {open: true}, h("summary", null, "the task over steps"), OuroCharts.chart(
+      `task ${one.task_id}`, [{label: "mean reward", x: of.x, y: of.reward}, ...(of.solved.some((value) => value !== null) ? [{label: "solved, share", x: of.x, y: of.solved}] : [])], {axis: "step"}))));
     return h("article", null,
-      h("p", null, h("a", {href: go({row: ""})}, "all rows"), "  ", h("span.note", null, one.experience_id || `${one.model}, ${one.task_id}`)),
+      h("p", null, h("a", {href: go({row: "", other: ""})}, "all rows"), "  ", h("span.note", null, one.experience_id || `${one.model}, ${one.task_id}`),
+        window.OURO_DATA || where.other ? null : ["  ", h("a", {href: go({...same, other: [where.stage, where.table, found.address].join(",")})}, "compare with another of the task")]),
       h("dl.facts", null, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))),
-      found.task ? h("details", {open: true}, h("summary", null, "task"), h("pre", null, found.task.question), h("p.label", null, "truth"), h("pre", null, found.task.answer)) : null,
-      h("h3", null, "prompt"), h("pre", null, one.prompt),
-      h("h3", null, "response"), tokens ? coloured(found.tokens, found.pieces, where, go) : h("pre", null, one.response),
+      found.task ? h("details", {open: true}, h("summary", null, "task"), OuroText.markdown(found.task.question), h("p.label", null, "truth"), h("pre", null, found.task.answer)) : null,
+      said(found, tokens, where, go), history,
       one.notes ? h("details", null, h("summary", null, "notes of the reward"), h("pre", null, one.notes)) : null,
       Object.entries(found.attempt || {}).map(([name, calls]) => h("details", {open: name === "tool_calls"}, h("summary", null, `${name.replace("_", " ")} (${calls.length})`), calls.map(call))),
       h("h3", null, where.table === "samples" ? "responses to the same task" : "group"), group(where, found, go),
       h("details", null, h("summary", null, "all columns"), h("pre", null, JSON.stringify(one, null, 1))));
+  }
+
+  // the conversation, or as it is: the prompt, and the response with its tokens coloured
+  function said(found, tokens, where, go) {
+    const by = where.colour || "read", raw = by !== "read", has = (name) => tokens && found.tokens.some((one) => one[name] !== undefined && one[name] !== null);
+    const choose = h("p.tabs", {role: "group", "aria-label": "Conversation, or tokens coloured by"}, COLOURS.filter(([name]) => ["read", "none"].includes(name) || has(name)).map(
+      ([name, label]) => h(name === by ? "a.here" : "a", {href: go({colour: name}), "data-raw": name === (raw ? "read" : has("logprob") ? "logprob" : "none")}, label)));
+    return h("div", null, h("h3", null, "conversation"), choose, raw
+      ? [h("p.label", null, "prompt"), h("pre", null, found.row.prompt), h("p.label", null, "response"), tokens ? coloured(found.tokens, found.pieces, by) : h("pre", null, found.row.response)]
+      : OuroText.conversation(found.row.prompt, found.row.response));
   }
 
   const call = (one) => h("div.call", null, one.name ? h("p", null, h("b", null, one.name), ` ${one.arguments}`, one.failed ? h("span.tag.bad", null, "failed") : null) : null,
@@ -136,27 +156,32 @@ const OuroRollouts = (() => {
     const has = (row) => !window.OURO_DATA || Ouro.has("row", {run: where.run, stage: where.stage, table: where.table, row: row.row});
     const known = [["number", (row) => row.row === found.address ? h("b", null, row.run_index) : has(row) ? h("a", {href: go({row: row.row})}, row.run_index) : row.run_index, "number"],
       ["turn", (row) => row.turn, "number"], ["reward", (row) => Ouro.number(row.reward), "number"], ["", verdict],
-      ["response", (row) => h(has(row) ? "a.text" : "span.text", has(row) ? {href: go({row: row.row})} : null, end(row.response, row.response_letters) || "(empty)")]];
+      ["response", (row) => h(has(row) ? "a.text" : "span.text", has(row) ? {href: go({row: row.row})} : null, end(row.response, row.letters) || "(empty)")]];
     return Ouro.table(where.table === "samples" ? known.filter(([name]) => name !== "turn") : known, found.group);
   }
 
-  function coloured(tokens, pieces, where, go) {
+  function coloured(tokens, pieces, by) {
     const place = h("pre.tokens"), told = h("p.note.values", null, "\u00a0");
-    const by = where.colour === undefined ? "logprob" : where.colour;
-    const choose = h("p.tabs", {role: "group", "aria-label": "Colour tokens by"}, COLOURS.filter(([name]) => !name || tokens.some((one) => one[name] !== undefined && one[name] !== null)).map(
-      ([name, label]) => h(name === by ? "a.here" : "a", {href: go({colour: name})}, label)));
     const scale = tokens.reduce((most, one) => Math.max(most, Math.abs(one[by] || 0)), 1e-9);
-    tokens.forEach((one, at) => place.append(h("span", {title: said(one), style: colour(one, by, scale), onpointerenter: () => { told.textContent = said(one); }}, pieces[at] || "\u200b")));
-    return h("div", null, choose, place, told);
+    tokens.forEach((one, at) => place.append(h("span", {title: about(one), style: colour(one, by, scale), onpointerenter: () => { told.textContent = about(one); }}, pieces[at] || "\u200b")));
+    return h("div", null, place, h("p.note", null, legend(by, scale)), told);
   }
 
-  const said = (one) => [`token ${one.id}`, ["logprob", "log-prob"], ["train_logprob", "in training"], ["mismatch", "rollout less training"], ["entropy", "entropy"], ["advantage", "advantage"]].map(
+  const key = (one, by, scale, words) => [h("span.key", {style: colour(one, by, scale)}, words), " "];
+
+  function legend(by, scale) {
+    if (by === "mask") return [key({mask: 1}, by, 1, "the policy"), key({mask: 0}, by, 1, "a tool, the template or the environment")];
+    if (by === "logprob") return [0, -1, -3, -6].map((value) => key({logprob: value}, by, 1, value === -6 ? "-6 and less" : value));
+    return by === "none" ? null : [-scale, -scale / 2, 0, scale / 2, scale].map((value) => key({[by]: value}, by, scale, Ouro.number(value)));
+  }
+
+  const about = (one) => [`token ${one.id}`, ["logprob", "log-prob"], ["train_logprob", "in training"], ["mismatch", "rollout less training"], ["entropy", "entropy"], ["advantage", "advantage"]].map(
     (name) => (Array.isArray(name) ? (one[name[0]] === undefined || one[name[0]] === null ? null : `${name[1]} ${Ouro.number(one[name[0]])}`) : name)).filter(Boolean).join(", ") + (one.mask ? "" : "; not the policy's own");
 
   function colour(one, by, scale) {
     if (by === "mask") return {background: one.mask ? "var(--own)" : "var(--given)"};
     const value = one[by];
-    if (!by || value === undefined || value === null) return {};
+    if (value === undefined || value === null) return {};
     if (by === "logprob") return {background: `color-mix(in srgb, var(--bad) ${Math.min(-value / 6, 1) * 55}%, transparent)`};
     return {background: `color-mix(in srgb, var(${value < 0 ? "--bad" : "--good"}) ${Math.min(Math.abs(value) / scale, 1) * 55}%, transparent)`};
   }
@@ -177,3 +202,18 @@ const OuroRollouts = (() => {
 
   return {list, row, stop, exportedRows};
 })();
+
+OuroParts.rollouts = (place, at) => Ouro.part(place, () => Ouro.ask("run", {run: at.run}).then((run) => run.stages.filter((stage) => stage.tables.length).map(({name, tables}) => ({name, tables}))), (having) => {
+  const {h} = Ouro, one = (name) => Ouro.one(at, name);
+  if (!having.length) return h("p.note", null, "no rollouts yet");
+  const stage = having.find((other) => other.name === one("stage")) || having.findLast((other) => other.tables.includes("experience")) || having.at(-1);
+  const own = ["stage", "table", "start", "latest", "text", "row", "colour", "other"];
+  const where = {run: at.run, stage: stage.name, table: one("table") || stage.tables[0], filters: Object.fromEntries(at.fields.filter(([key]) => !own.includes(key))),
+    ...Object.fromEntries(own.slice(2).map((name) => [name, one(name)]))};
+  const go = (changed) => {
+    const {filters, run: _, ...rest} = {...where, ...changed};
+    return Ouro.address(at.run, "rollouts", {...rest, ...filters});
+  };
+  return h("div", null, Ouro.links("Stages", having.map((other) => [other.name, Ouro.address(at.run, "rollouts", {stage: other.name, other: where.other}), other === stage])),
+    where.row ? OuroRollouts.row(where, go) : OuroRollouts.list(where, stage, go));
+});
