@@ -22,6 +22,8 @@ from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.recurrent import layers_of
 from ouroboros.stages.learner.engine.snapshot import Part
 
+GIVEN = ("betas", "eps", "weight_decay")  # of an optimizer, by the settings of now: they may have changed
+
 
 class ZeroEngine:
     """One rank of a module in training. All methods but callers' file writes are collective."""
@@ -158,7 +160,12 @@ class ZeroEngine:
         if found != ranks:
             raise ModelError(f"{directory} was written by {found} trainer ranks, now there are {ranks}. "
                              f"Resume with trainer.ranks={found}, or delete the stage directory to start again.")
+        optimizer = self.engine.optimizer
+        given = [{name: group[name] for name in GIVEN} for group in optimizer.param_groups], optimizer.clip_grad
         self.engine.load_checkpoint(str(directory), tag="state", load_module_strict=self.whole)
+        for group, values in zip(optimizer.param_groups, given[0], strict=True):
+            group |= values
+        optimizer.clip_grad = given[1]
 
 
 def _checkpoint_engine(usual):

@@ -1,0 +1,42 @@
+"""The settings that a training stage changes on its way: `changes`, trainer step -> dotted key -> value.
+
+A change after trainer step k acts on the trainer from step k + 1, and on the explorer from the first of its steps none
+of whose rows trainer steps up to k read (Schedule.until). docs/branches.md has a table of what can change.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.setting import acts_on, at, plain, put
+
+Changes = Mapping[str, Any]  # dotted key -> value
+
+
+def of(config: Config) -> list[tuple[int, Changes]]:
+    """Returns (trainer step, what changes after it) of a stage's settings, in order."""
+    return sorted((int(step), values) for step, values in (at(config, "changes") or {}).items())
+
+
+def changed(config: Config, values: Changes) -> Config:
+    """Returns settings with other values, unchecked. A function that is named anew has no arguments of the former."""
+    nested = plain(config)
+    for key in sorted(values, key=lambda one: not one.endswith("_fn")):
+        if key.endswith("_fn") and values[key] != at(nested, key):
+            nested = put(nested, f"{key}_args", {})
+        nested = put(nested, key, values[key])
+    return Config.partial(nested)
+
+
+def segments(config: Config) -> Iterator[tuple[int, Config]]:
+    """Yields (trainer step, settings after it): 0 with those that the stage begins with, then of each change."""
+    config, steps = config.but("changes", {}), of(config)
+    yield 0, config
+    for step, values in steps:
+        config = changed(config, values)
+        yield step, config
+
+
+def for_explorer(values: Changes) -> bool:
+    """Returns whether an explorer reads one of the settings."""
+    return any(acts_on(Config, key) == "explorer" for key in values)
