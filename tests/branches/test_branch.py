@@ -6,7 +6,6 @@ import pytest
 
 from ouroboros.pipeline.results import equality
 from ouroboros.pipeline.store import files
-from tests.toy.conftest import table
 
 pytestmark = pytest.mark.branches
 OFFSET, BATCH = "synchronizer.sync_offset", "buffer.train_batch_size"
