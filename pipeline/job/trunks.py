@@ -82,6 +82,21 @@ def find(stage: Path, spec: Mapping[str, Any], config: Any, verify: str) -> tupl
     return best, unlike
 
 
+def continued(stage: Any) -> str:
+    """Returns whose steps a planned stage takes, and which it makes again before its settings change; or why it takes
+    none. Files are compared by their sizes; the stage compares them by hash when it takes them."""
+    if not stage.trunk or not Path(stage.root, "store", INDEX).is_dir():
+        return ""
+    donor, unlike = find(Path(stage.directory), vars(stage), stage.config, "size")
+    if donor is None:
+        return unlike
+    words = f"continues {donor.stage.name}@{donor.step}, {donor.total - donor.step} steps"
+    last = max(map(int, _changes(stage.trunk)), default=0)
+    again = f"; steps {donor.step + 1} to {last} are made again, for lack of what step {last} left: " + (
+        "trainer.keep_every keeps more checkpoints") if donor.step < last else ""
+    return words + again
+
+
 def _offered(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Donor | str:
     """Returns what a stage gives, or why it gives nothing; empty where it is not meant to be made longer."""
     try:
@@ -107,7 +122,7 @@ def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Do
         same = made.get("source") == ours["source"] and not {*names} & ours["inputs"].keys() - {"tasks"}
         return f"changed since is {', '.join(names)}" if able and same else ""
     if able:
-        later = [int(step) for trunk in (ours, made) for step, one in trunk["changes"].items() if one["explores"]]
+        later = [int(step) for trunk in (ours, made) for step, one in _changes(trunk).items() if one["explores"]]
         ends = min((step for step in later if step >= limit), default=total)  # rows explored ahead are others after it
         return _usable(place, spec, config, verify, total, able, min(ends, total))
     equal = "" if limit == total else ("; after it settings are others (changes), or learning rates "
@@ -118,7 +133,7 @@ def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Do
 def _agreed(ours: Mapping[str, Any], total: int, theirs: Mapping[str, Any], others_total: int) -> float:
     """Returns the number of first steps that two trunks have in common: up to a change that one has alone, or to
     another learning rate."""
-    begins = sorted({0, *(int(step) for trunk in (ours, theirs) for step in trunk["changes"])})
+    begins = sorted({0, *(int(step) for trunk in (ours, theirs) for step in _changes(trunk))})
     for begin, end in pairwise([*begins, math.inf]):
         one, other = (_after(trunk, begin) for trunk in (ours, theirs))
         if begin and any(one[part] != other[part] for part in ("settings", "code", "external")):
@@ -130,8 +145,12 @@ def _agreed(ours: Mapping[str, Any], total: int, theirs: Mapping[str, Any], othe
 
 def _after(trunk: Mapping[str, Any], step: int) -> Mapping[str, Any]:
     """Returns what a trunk has after a trainer step, by the last change up to it."""
-    last = max((one for one in map(int, trunk["changes"]) if one <= step), default=None)
-    return trunk if last is None else trunk["changes"][str(last)]
+    last = max((one for one in map(int, _changes(trunk)) if one <= step), default=None)
+    return trunk if last is None else _changes(trunk)[str(last)]
+
+
+def _changes(trunk: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    return trunk.get("changes", {})
 
 
 def _listed(stage: Path, settings: str) -> list[tuple[int, Path]]:

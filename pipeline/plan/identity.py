@@ -173,7 +173,8 @@ def _trunk(content: dict[str, Any], later: dict[int, dict[str, Any]], settings: 
     explores = {step: changes.for_explorer(values) for step, values in changes.of(settings)}
     after = {str(step): _of_steps(one) | {"explores": explores[step]} for step, one in later.items()}
     return {**_of_steps(content), "inputs": content["inputs"], "format": content["format"],
-            "watched": files.hash_json(watched), "source": files.hash_json(found), "changes": after}
+            "watched": files.hash_json(watched), "source": files.hash_json(found),
+            **({"changes": after} if after else {})}
 
 
 def _of_steps(content: dict[str, Any]) -> dict[str, Any]:

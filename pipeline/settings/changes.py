@@ -7,8 +7,11 @@ of whose rows trainer steps up to k read (Schedule.until). docs/branches.md has 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.setting import acts_on, at, plain, put
+from ouroboros.pipeline.settings.config import Config, walk
+from ouroboros.pipeline.settings.key_names import general
+from ouroboros.pipeline.settings.kinds import EVALUATION_SETS
+from ouroboros.pipeline.settings.rates import TOTALS
+from ouroboros.pipeline.settings.setting import about, acts_on, at, plain, put
 
 Changes = Mapping[str, Any]  # dotted key -> value
 
@@ -37,6 +40,17 @@ def segments(config: Config) -> Iterator[tuple[int, Config]]:
         yield step, config
 
 
+def acts(key: str) -> str | None:
+    """Returns on whose steps a change of a setting acts, `trainer` or `explorer`; `never` where it cannot change; None
+    where no step depends on it. key: dotted, of a setting or of one of its arguments."""
+    fields, name = dict(walk()), general(key)
+    while name and name not in fields:
+        name = name.rpartition(".")[0]
+    if not name or name.startswith(EVALUATION_SETS) or name in TOTALS:
+        return None
+    return about(fields[name]).acts if about(fields[name]).how else acts_on(Config, key)
+
+
 def for_explorer(values: Changes) -> bool:
     """Returns whether an explorer reads one of the settings."""
-    return any(acts_on(Config, key) == "explorer" for key in values)
+    return any(acts(key) == "explorer" for key in values)
