@@ -97,7 +97,6 @@ def broken_rules(recipe: Recipe, read: Iterable[Problem]) -> list[Problem]:
     broken = recipe.together([(name, dict.fromkeys(
         problem for _, one in segments(settings) for problem in rules_of_stage(one, unreadable(name))))
         for name, settings in recipe.every])
-    broken += recipe.each(changes.unfit_switches)
     if not recipe.ordered:
         return broken
     return broken + [problem for rule in BETWEEN_STAGES for problem in rule(recipe) if _caused_by_none(

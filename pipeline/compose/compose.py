@@ -50,7 +50,7 @@ def composition(overrides: list[str]) -> tuple[dict[str, Any], list[Problem]]:
         key, wrong = _place(whole, override)
         problems = problems + wrong
         if key:
-            key, value = branch.placed(key, override.value()) if branch else (key, override.value())
+            key, value = branch.placed(whole, key, override.value()) if branch else (key, override.value())
             OmegaConf.update(made, key, value, merge=True, force_add=True)
     return OmegaConf.to_container(made, resolve=False), problems
 

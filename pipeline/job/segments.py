@@ -15,15 +15,13 @@ SEGMENT = "segment.json"  # the trainer step after which the settings of the pro
 def choose(stage: Path, config: Config) -> int | None:
     """Decides which settings the processes of a stage are to start with, by the steps that it has, trainer's and
     explorer's; returns the trainer step after which they change, None where they do not. config: its settings."""
-    trained, explored = max(checkpoints.complete_checkpoints(stage), default=0), tables.steps_present(stage, "rollouts")
-    steps, began = [step for step, _ in changes.of(config)], 0
-    for step in steps:
-        if step > trained or (config.kind.is_online
-                              and rft_schedule(config, 1).last_explorer_step(step) > max(explored, default=0)):
-            break
-        began = step
-    if steps:
-        files.write_json(stage / SEGMENT, {"after": began})
+    if not (steps := [step for step, _ in changes.of(config)]):
+        return None
+    trained = max(checkpoints.complete_checkpoints(stage), default=0)
+    explored = max(tables.steps_present(stage, "rollouts"), default=0)
+    needed = rft_schedule(config, 1).last_explorer_step if config.kind.is_online else lambda step: 0
+    began = max((step for step in steps if step <= trained and needed(step) <= explored), default=0)
+    files.write_json(stage / SEGMENT, {"after": began})
     return next((step for step in steps if step > began), None)
 
 

@@ -1,9 +1,7 @@
-"""The steps that a stage takes from another one, a donor, instead of making them: a run that is made longer, or a
-branch.
+"""The steps that a stage takes from another one, a donor, instead of making them: a run that is made longer.
 
-Two stages make the same first k steps if their trunks (plan/identity.py) are equal, with the changes before k, and
-their learning rates are, up to k (settings/rates.py). `find` chooses the donor and the step, for the dry run too;
-pipeline/job/taking.py takes them.
+Two stages make the same first k steps if their trunks (plan/identity.py), changes and learning rates, up to k, are
+equal (settings/rates.py). `find` chooses donor and step, for the dry run too; pipeline/job/taking.py takes them.
 
 Donors are listed by the settings of their trunk, store/.trunks/HASH/STAGE, when they are planned. Another root, another
 repetition and stages that were planned by older releases give nothing.
@@ -91,7 +89,7 @@ def continued(stage: Any) -> str:
     if donor is None:
         return unlike
     words = f"continues {donor.stage.name}@{donor.step}, {donor.total - donor.step} steps"
-    last = max(map(int, _changes(stage.trunk)), default=0)
+    last = max(map(int, stage.trunk.get("changes", {})), default=0)
     again = f"; steps {donor.step + 1} to {last} are made again, for lack of what step {last} left: " + (
         "trainer.keep_every keeps more checkpoints") if donor.step < last else ""
     return words + again
@@ -122,7 +120,7 @@ def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Do
         same = made.get("source") == ours["source"] and not {*names} & ours["inputs"].keys() - {"tasks"}
         return f"changed since is {', '.join(names)}" if able and same else ""
     if able:
-        later = [int(step) for trunk in (ours, made) for step, one in _changes(trunk).items() if one["explores"]]
+        later = [int(step) for one in (ours, made) for step, new in one.get("changes", {}).items() if new["explores"]]
         ends = min((step for step in later if step >= limit), default=total)  # rows explored ahead are others after it
         return _usable(place, spec, config, verify, total, able, min(ends, total))
     equal = "" if limit == total else ("; after it settings are others (changes), or learning rates "
@@ -133,7 +131,7 @@ def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Do
 def _agreed(ours: Mapping[str, Any], total: int, theirs: Mapping[str, Any], others_total: int) -> float:
     """Returns the number of first steps that two trunks have in common: up to a change that one has alone, or to
     another learning rate."""
-    begins = sorted({0, *(int(step) for trunk in (ours, theirs) for step in _changes(trunk))})
+    begins = sorted({0, *(int(step) for trunk in (ours, theirs) for step in trunk.get("changes", {}))})
     for begin, end in pairwise([*begins, math.inf]):
         one, other = (_after(trunk, begin) for trunk in (ours, theirs))
         if begin and any(one[part] != other[part] for part in ("settings", "code", "external")):
@@ -145,12 +143,8 @@ def _agreed(ours: Mapping[str, Any], total: int, theirs: Mapping[str, Any], othe
 
 def _after(trunk: Mapping[str, Any], step: int) -> Mapping[str, Any]:
     """Returns what a trunk has after a trainer step, by the last change up to it."""
-    last = max((one for one in map(int, _changes(trunk)) if one <= step), default=None)
-    return trunk if last is None else _changes(trunk)[str(last)]
-
-
-def _changes(trunk: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    return trunk.get("changes", {})
+    return max(((int(begin), one) for begin, one in trunk.get("changes", {}).items() if int(begin) <= step),
+               default=(0, trunk), key=lambda found: found[0])[1]
 
 
 def _listed(stage: Path, settings: str) -> list[tuple[int, Path]]:

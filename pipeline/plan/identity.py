@@ -170,8 +170,8 @@ def _trunk(content: dict[str, Any], later: dict[int, dict[str, Any]], settings: 
     sources = (*content["kind"].external, *(key for kind in (TASKS, CURATE) for key in (*kind.uses, *kind.external)))
     found = [(name, plain(value)) for key, _ in walk() if is_below(key, sources) and f"{key}.*" not in SECTIONS
              for name, value in values_of(settings, key)]
-    explores = {step: changes.for_explorer(values) for step, values in changes.of(settings)}
-    after = {str(step): _of_steps(one) | {"explores": explores[step]} for step, one in later.items()}
+    explores = {step for step, values in changes.of(settings) if "explorer" in map(changes.acts, values)}
+    after = {str(step): _of_steps(one) | {"explores": step in explores} for step, one in later.items()}
     return {**_of_steps(content), "inputs": content["inputs"], "format": content["format"],
             "watched": files.hash_json(watched), "source": files.hash_json(found),
             **({"changes": after} if after else {})}

@@ -13,15 +13,13 @@ from ouroboros.pipeline.settings.kinds import EVALUATION_SETS
 from ouroboros.pipeline.settings.rates import TOTALS
 from ouroboros.pipeline.settings.setting import about, acts_on, at, plain, put
 
-Changes = Mapping[str, Any]  # dotted key -> value
 
-
-def of(config: Config) -> list[tuple[int, Changes]]:
+def of(config: Config) -> list[tuple[int, Mapping[str, Any]]]:
     """Returns (trainer step, what changes after it) of a stage's settings, in order."""
     return sorted((int(step), values) for step, values in (at(config, "changes") or {}).items())
 
 
-def changed(config: Config, values: Changes) -> Config:
+def changed(config: Config, values: Mapping[str, Any]) -> Config:
     """Returns settings with other values, unchecked. A function that is named anew has no arguments of the former."""
     nested = plain(config)
     for key in sorted(values, key=lambda one: not one.endswith("_fn")):
@@ -49,8 +47,3 @@ def acts(key: str) -> str | None:
     if not name or name.startswith(EVALUATION_SETS) or name in TOTALS:
         return None
     return about(fields[name]).acts if about(fields[name]).how else acts_on(Config, key)
-
-
-def for_explorer(values: Changes) -> bool:
-    """Returns whether an explorer reads one of the settings."""
-    return any(acts(key) == "explorer" for key in values)

@@ -152,13 +152,11 @@ class Config(Section):
     @classmethod
     def _typed(cls, given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """Reads values as their settings do; one that cannot be read stays, and check/changes.py reports it."""
-        return {step: {key: cls._read(key, value) for key, value in values.items()} for step, values in given.items()}
-
-    @classmethod
-    def _read(cls, key: str, value: Any) -> Any:
-        with contextlib.suppress(ValidationError):
-            return plain(at(cls.model_validate(put({}, key, value)), key))
-        return value
+        for values in given.values():
+            for key, value in values.items():
+                with contextlib.suppress(ValidationError):
+                    values[key] = plain(at(cls.model_validate(put({}, key, value)), key))
+        return given
 
     def saying(self, keys: Iterable[str]) -> Self:
         """Returns a copy whose recipe has these keys."""

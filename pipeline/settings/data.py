@@ -265,12 +265,11 @@ class ReplayBuffer(Section):
                                        "groups; no key of the guide, whose explorer and trainer go by no schedule",
                                   gt=0)
     priority_fn: str = setting("linear_decay", "name in operators/priority.py: which groups come first",
-                               choices=PRIORITIES, acts="trainer")
-    priority_fn_args: dict[str, Any] = setting({}, "arguments of priority_fn, merged over its own defaults",
-                                               acts="trainer")
+                               choices=PRIORITIES)
+    priority_fn_args: dict[str, Any] = setting({}, "arguments of priority_fn, merged over its own defaults")
     reuse_cooldown_time: int = setting(
         1, "trainer steps from one use of a group to its next (1: the very next step may; the guide counts seconds, "
-           "by which no run could be repeated)", ge=1, acts="trainer")
+           "by which no run could be repeated)", ge=1)
 
 
 class Demonstrated(Rows):

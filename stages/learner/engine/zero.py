@@ -22,8 +22,6 @@ from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.recurrent import layers_of
 from ouroboros.stages.learner.engine.snapshot import Part
 
-GIVEN = ("betas", "eps", "weight_decay")  # of an optimizer, by the settings of now: they may have changed
-
 
 class ZeroEngine:
     """One rank of a module in training. All methods but callers' file writes are collective."""
@@ -35,10 +33,11 @@ class ZeroEngine:
         self.process = process
         self.zero_stage = settings.zero_stage
         self.whole = all(p.requires_grad for p in module.parameters())
+        self.given = {"betas": tuple(optimizer.betas), "eps": optimizer.eps, "weight_decay": optimizer.weight_decay}
+        self.grad_clip = settings.grad_clip
         adamw = torch.optim.AdamW(
-            [p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, betas=tuple(optimizer.betas),
-            eps=optimizer.eps, weight_decay=optimizer.weight_decay, fused=process.device.type == "cuda" or None,
-        )
+            [p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, **self.given,
+            fused=process.device.type == "cuda" or None)
         if self.zero_stage == 3:  # their code reads weights of the modules in them, which gather them when called alone
             for layer in layers_of(module):
                 deepspeed.utils.set_z3_leaf_module(layer, True)
@@ -60,8 +59,9 @@ class ZeroEngine:
         Exhausted when a GPU's memory does not suffice; torch's error instead where passes communicate (ZeRO-2 and 3,
         shared micro-batches), as the other ranks could not be told.
         """
-        for group in self.engine.optimizer.param_groups:
-            group["lr"] = lr
+        self.engine.optimizer.clip_grad = self.grad_clip
+        for group in self.engine.optimizer.param_groups:  # a checkpoint has values of before
+            group |= self.given | {"lr": lr}
         if self.zero_stage == 1 and not self.process.sequence:
             self._accumulate(micro_batches, loss_of)
         else:
@@ -160,12 +160,7 @@ class ZeroEngine:
         if found != ranks:
             raise ModelError(f"{directory} was written by {found} trainer ranks, now there are {ranks}. "
                              f"Resume with trainer.ranks={found}, or delete the stage directory to start again.")
-        optimizer = self.engine.optimizer
-        given = [{name: group[name] for name in GIVEN} for group in optimizer.param_groups], optimizer.clip_grad
         self.engine.load_checkpoint(str(directory), tag="state", load_module_strict=self.whole)
-        for group, values in zip(optimizer.param_groups, given[0], strict=True):
-            group |= values
-        optimizer.clip_grad = given[1]
 
 
 def _checkpoint_engine(usual):
