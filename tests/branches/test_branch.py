@@ -84,7 +84,7 @@ def test_a_change_at_a_checkpoint_between_others_is_found_by_the_next_branch(pla
 
 
 @pytest.mark.parametrize("step", [1, 2])
-def test_one_that_was_killed_beside_a_change_ends_as_if_undisturbed(planned, run, monkeypatch, step):
+def test_one_that_was_killed_around_a_change_ends_as_if_undisturbed(planned, run, monkeypatch, step):
     """At the first step after those that are taken, and at that after the change."""
     run(planned("here", *SFT, "buffer.total_steps=4"))
     stage = planned("here", *SFT, "buffer.total_steps=7", changing({5: LR}))
