@@ -36,14 +36,14 @@ class KLTerm:
 
     @classmethod
     def of(cls, algorithm, part: str, kl_coef: float | None = None) -> "KLTerm":
-        """part: kl_loss_fn or kl_penalty_fn. kl_coef: of a resumed stage, where an adaptive one has changed.
+        """part: kl_loss_fn or kl_penalty_fn. kl_coef: of a resumed stage, for a term that is adaptive.
 
         Raises ConfigError for unknown or contradictory settings.
         """
         refuse_parameters(algorithm, part)
         name = getattr(algorithm, part)
-        bound = Kl.bind(name, getattr(algorithm, f"{part}_args"), f"algorithm.{part}_args")
-        return cls(name, **dict(bound) | ({} if kl_coef is None else {"kl_coef": kl_coef}))
+        bound = dict(Kl.bind(name, getattr(algorithm, f"{part}_args"), f"algorithm.{part}_args"))
+        return cls(name, **bound | ({"kl_coef": kl_coef} if bound["adaptive"] and kl_coef is not None else {}))
 
     @property
     def function(self) -> Callable[..., Tensor]:

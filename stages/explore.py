@@ -13,7 +13,7 @@ from statistics import fmean
 import numpy as np
 
 from ouroboros.pipeline.job.background import Background
-from ouroboros.pipeline.job.context import Context, commit
+from ouroboros.pipeline.job.context import TOTAL, Context, commit
 from ouroboros.pipeline.job.opening import opening
 from ouroboros.pipeline.job.progress import row_words
 from ouroboros.pipeline.job.schedule import Schedule, reaches, rft_schedule, rollout_schedule
@@ -29,7 +29,6 @@ from ouroboros.stages.explorer.resample import Filled, Group
 from ouroboros.stages.explorer.watch import Watch
 from ouroboros.stages.explorer.watched_rewards import WatchedRewards
 from ouroboros.stages.explorer.weights import NextWeights, Weights
-from ouroboros.stages.follow import TOTAL
 from ouroboros.workflows.attempts.recording import STEP, Journal, forget_before, journal_file
 from ouroboros.workflows.engines.open import limited, open_engine
 from ouroboros.workflows.evaluation import Subject, evaluate, read_sets
@@ -259,7 +258,7 @@ def read_tasks(context: Context) -> tuple[TaskSets, Schedule]:
     config = context.config
     sets = read_train(context.inputs["tasks"], config.buffer.explorer_input)
     schedule = rollout_schedule if config.mode == "explore" else rft_schedule
-    return sets, schedule(config, sum(len(tasks) for _, tasks in sets))
+    return sets, schedule(config, sum(len(tasks) for _, tasks in sets)).until(context.until)
 
 
 def explore(context: Context) -> None:

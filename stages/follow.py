@@ -8,8 +8,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from ouroboros.pipeline.job import syncs
-from ouroboros.pipeline.job.context import Context, environment
+from ouroboros.pipeline.job import segments, syncs
+from ouroboros.pipeline.job.context import TOTAL, Context, environment
 from ouroboros.pipeline.job.metrics import rollout_metrics, score_metrics, step_metrics
 from ouroboros.pipeline.job.no_signal import ASK, FAILED, Signals
 from ouroboros.pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
@@ -23,7 +23,6 @@ from ouroboros.stages.explorer.children import Child, supervise, trainer_child
 # age of a directory's last change from which on a listing is complete: a later change has another time, even where the
 # file system counts seconds
 SETTLED_NANOSECONDS = 5 * 10**9
-TOTAL = "total.json"  # written by the trainer once the number of steps is known
 
 
 class Follower:
@@ -38,6 +37,7 @@ class Follower:
         self.context = context
         reached = max(tables.steps_present(context.directory, self.table), default=0)
         self.next = self._rewind() + 1
+        context.until = segments.choose(context.directory, context.config)
         (context.directory / TOTAL).unlink(missing_ok=True)
         self.signals = Signals(context.config, context.run)
         self.warned = False  # about failed rows, once per process
@@ -213,6 +213,8 @@ def _first_needed(config, total: int) -> int:
 
 def finish_training(context: Context) -> None:
     """Exports the last checkpoint's model for later stages and removes the children's working files."""
+    if context.goes_on:
+        return
     stage = context.directory
     step = checkpoints.complete_checkpoints(stage)[-1]
     if context.earlier_seconds:  # by hash, where a resume compared sizes

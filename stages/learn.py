@@ -16,7 +16,7 @@ from ouroboros.operators.algorithm import Algorithm
 from ouroboros.pipeline.job import slurm
 from ouroboros.pipeline.job.activity import UNLIMITED
 from ouroboros.pipeline.job.background import Background
-from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.context import TOTAL, Context
 from ouroboros.pipeline.job.ending import OUT_OF_TIME, Stopped
 from ouroboros.pipeline.job.opening import opening
 from ouroboros.pipeline.settings.config import longest_sequence
@@ -25,7 +25,6 @@ from ouroboros.pipeline.store import checkpoints, files, records, tables
 from ouroboros.pipeline.store.errors import ModelError, StageError
 from ouroboros.stages import device_sharing, recompute
 from ouroboros.stages.explorer.children import RENDEZVOUS, kept, run_child
-from ouroboros.stages.follow import TOTAL
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.batches.data_set import DataSet
 from ouroboros.stages.learner.batches.demonstrations import Demonstrations
@@ -91,6 +90,7 @@ class Trainer:
         self.syncs = self.source.syncs
         self.publishing = Publishing(context, self.actor, self.syncs)
         self.steps = Steps(config, self.objective, self.actor, self.estimates, self.source.total_steps, context.log)
+        self.last = min(self.source.total_steps, context.until or self.source.total_steps)
         self.step_done = self._resume(checkpoint, saved)
 
     def _source(self) -> DataSet | Rollouts:
@@ -184,9 +184,9 @@ class Trainer:
         self.measured = time.perf_counter()
         try:
             with self.context.ending.deferred():
-                for step in range(self.step_done + 1, self.source.total_steps + 1):
+                for step in range(self.step_done + 1, self.last + 1):
                     self._step(step)
-                if isinstance(self.source, RewardPairs):
+                if isinstance(self.source, RewardPairs) and self.last == self.source.total_steps:
                     self.source.score_held_out(self.context, self.actor, self.source.total_steps)
                 self.saving.finish()
         finally:
@@ -222,9 +222,9 @@ class Trainer:
         count = len(batch.rollouts)
         mismatch = self.objective.mismatch(batch.rollouts, result.logprobs[:count]) if count else None
         kept = is_kept(self.context.config, self.source.total_steps, step)
-        saves = kept or step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0
-        if saves:
-            self.saving.take(step, "kept" if kept else None)
+        due = step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0
+        if saves := kept or due or step == self.last:
+            self.saving.take(step, "kept" if kept else None if due else "unscheduled")
         rows = None
         if self.process.rank == 0:
             end = self.measured = time.perf_counter()
@@ -278,7 +278,7 @@ class Trainer:
         if self.estimates.needed:
             self.estimates.add(batch.rollouts)
             batch = self.source.with_advantages(batch)
-        if step < self.source.total_steps:
+        if step < self.last:
             self.reader.start(self._prepare, step + 1)
         return batch
 

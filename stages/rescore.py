@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ouroboros.pipeline.job.context import Context, commit
+from ouroboros.pipeline.job.context import TOTAL, Context, commit
 from ouroboros.pipeline.job.tasksets import read_train
 from ouroboros.pipeline.settings.arguments.answers import tool_arguments
 from ouroboros.pipeline.settings.setting import at
@@ -19,7 +19,6 @@ from ouroboros.stages.curation import curation_of
 from ouroboros.stages.explorer.children import run_child
 from ouroboros.stages.explorer.groups import set_baseline
 from ouroboros.stages.explorer.watched_rewards import WatchedRewards
-from ouroboros.stages.follow import TOTAL
 from ouroboros.workflows.protocol.hugging_face import import_light
 from ouroboros.workflows.protocol.outcomes import REWARDED, Outcome, check_failures, decode
 from ouroboros.workflows.protocol.prompts import load_tokenizer

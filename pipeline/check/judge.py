@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterable
 
-from ouroboros.pipeline.check import batch, data, model, named_functions, stage
+from ouroboros.pipeline.check import batch, changes, data, model, named_functions, stage
 from ouroboros.pipeline.compose import axes, own_algorithms
 from ouroboros.pipeline.compose.compose import TITLE, composition
 from ouroboros.pipeline.compose.interpolation import resolved
 from ouroboros.pipeline.compose.recipe import Recipe, with_stages
 from ouroboros.pipeline.settings import guide, schema, secrets
+from ouroboros.pipeline.settings.changes import segments
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.setting import leaves, plain
 from ouroboros.pipeline.store.errors import ConfigError, Problem
@@ -91,7 +92,11 @@ def broken_rules(recipe: Recipe, read: Iterable[Problem]) -> list[Problem]:
     def unreadable(stage: str) -> list[str]:
         return [key for stages, key in wrong if not stages or stage in stages]
 
-    broken = recipe.together([(name, rules_of_stage(settings, unreadable(name))) for name, settings in recipe.every])
+    if unfit := [*changes.unfit_changes(recipe)]:
+        return unfit
+    broken = recipe.together([(name, dict.fromkeys(
+        problem for _, one in segments(settings) for problem in rules_of_stage(one, unreadable(name))))
+        for name, settings in recipe.every])
     if not recipe.ordered:
         return broken
     return broken + [problem for rule in BETWEEN_STAGES for problem in rule(recipe) if _caused_by_none(

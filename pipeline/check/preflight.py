@@ -36,6 +36,7 @@ from ouroboros.pipeline.check.report import Report, warn
 from ouroboros.pipeline.check.user_code import Functions
 from ouroboros.pipeline.compose.origins import located
 from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.job import trunks
 from ouroboros.pipeline.job.devices import Gpus, gpus_by_stage
 from ouroboros.pipeline.plan import hub, packaged_tasks
 from ouroboros.pipeline.plan.identity import is_below
@@ -182,6 +183,8 @@ def _plan(report: Report, config: Config, elsewhere: bool) -> None:
     except OuroError as error:
         report.add("", getattr(error, "problems", error.args))
         return
+    continued = [(one.name, words) for one in report.plan.stages if (words := trunks.continued(one))]
+    report.facts += [("steps that are there", continued)] if continued else []
     if not elsewhere:
         meant = [one for one in report.plan.stages if one.config.cluster.slurm.model_dump() != Slurm().model_dump()]
         report.add("", [*machine.unsatisfiable_requests(meant), *unbuildable_images(report.plan)])

@@ -204,8 +204,10 @@ def _versions(config: Config, work: Workload, element: int) -> int:
 
 def _checkpoints(trainer: Trainer, steps: int | None) -> int | None:
     """Returns the most checkpoints at one time; None where all are kept and their number is unknown."""
-    made = None if steps is None else -(-steps // trainer.save_interval)
-    kept = None if trainer.max_checkpoints_to_keep is None else trainer.max_checkpoints_to_keep + 1
+    apart = 0 if trainer.keep_every is None else None if steps is None else steps // trainer.keep_every
+    made = None if steps is None else -(-steps // trainer.save_interval) + (apart or 0)
+    most = trainer.max_checkpoints_to_keep
+    kept = None if most is None or apart is None else most + 1 + apart
     return min((number for number in (made, kept) if number is not None), default=None)
 
 

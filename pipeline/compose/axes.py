@@ -19,6 +19,7 @@ from ouroboros.pipeline.store.files import hash_json
 
 LONGEST_NAME = 60  # characters of a run's name
 HASH_LENGTH = 6
+BRANCH = "from"  # key of the run that a branch begins with (branching.py)
 # one value for a whole sweep
 OF_ALL_POINTS = ("project", "name", "checkpoint_root_dir", "continue_from_checkpoint", "sweep.max_points")
 
@@ -76,14 +77,20 @@ class Axis:
 def read(words: list[str]) -> list[str | Axis]:
     """Returns every override, those with several values as an Axis. Raises ConfigError for an invalid axis.
 
-    A word that Hydra cannot parse is returned as it is: composing reports it.
+    A word that Hydra cannot parse is returned as it is: composing reports it. from=RUN@1,2 is from=RUN@1,RUN@2.
     """
+    words = [_spread(word) if key_of(word) == BRANCH else word for word in words]
     found = {word: _parsed(word) for word in words}
     axes = [word for word in words if found[word] is not None and found[word].is_sweep_override()]
     problems = [problem for word in dict.fromkeys(axes) if (problem := _problem(word, found[word]))]
     if problems := problems + set_twice(words):
         raise ConfigError("\n  ".join(problems), problems)
     return [Axis(word, found[word]) if word in axes else word for word in words]
+
+
+def _spread(word: str) -> str:
+    run, _, steps = word.partition("=")[2].rpartition("@")
+    return f"{BRANCH}=" + ",".join(f"{run}@{step}" for step in steps.split(",")) if run else word
 
 
 @lru_cache(4096)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ouroboros.pipeline.compose import axes
+from ouroboros.pipeline.compose.branching import branch_of
 from ouroboros.pipeline.compose.conf_files import (
     STORED,
     absent_default,
@@ -39,7 +40,8 @@ def composition(overrides: list[str]) -> tuple[dict[str, Any], list[Problem]]:
     and the problems. Types are unchecked. What cannot be merged, such as a list over a section, is left out."""
     from omegaconf import OmegaConf
 
-    places, words = directories(), read(overrides)
+    branch = branch_of(overrides)
+    places, words = directories(), read(branch.words if branch else overrides, branch is None)
     problems = words.problems
     stamps = _stamps(places, words.choices)
     made = pickle.loads(_of_groups(words.choices, tuple(map(str, places)), stamps))  # six times as fast as deepcopy
@@ -48,7 +50,8 @@ def composition(overrides: list[str]) -> tuple[dict[str, Any], list[Problem]]:
         key, wrong = _place(whole, override)
         problems = problems + wrong
         if key:
-            OmegaConf.update(made, key, override.value(), merge=True, force_add=True)
+            key, value = branch.placed(whole, key, override.value()) if branch else (key, override.value())
+            OmegaConf.update(made, key, value, merge=True, force_add=True)
     return OmegaConf.to_container(made, resolve=False), problems
 
 
@@ -64,14 +67,14 @@ class Words(NamedTuple):
     problems: list[Problem]
 
 
-def read(overrides: list[str]) -> Words:
-    """Returns the overrides, and what the project's conf/config.yaml chooses, as they are understood.
+def read(overrides: list[str], chooses: bool = True) -> Words:
+    """Returns the overrides, and where `chooses` what the project's conf/config.yaml chooses, as they are understood.
 
     Raises ConfigError, with the problems of all overrides, when a file that one chooses cannot be read, or two choose.
     """
     known, found, stopped = groups(), [], False
     problems: list[Problem] = []
-    words = [*chosen_by_project(overrides), *overrides]
+    words = [*(chosen_by_project(overrides) if chooses else ()), *overrides]
     chosen, twice = [key for key in map(axes.key_of, overrides) if key in known], axes.set_twice(overrides)
     for override in words:
         try:

@@ -24,7 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ouroboros.pipeline.job import own_process, taking
+from ouroboros.pipeline.job import own_process, segments, taking
 from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.job.claims import claimed
 from ouroboros.pipeline.job.ending import Ending, Stopped, end_with_runner
@@ -44,6 +44,7 @@ from ouroboros.pipeline.store.user_errors import brief, users_frames, users_trac
 
 # Hub files are fetched before a run's first job. A reward that queries it: explorer.env_vars.HF_HUB_OFFLINE=0.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
+TOTAL = "total.json"  # written by the trainer once the number of steps is known
 
 
 @dataclass
@@ -53,7 +54,8 @@ class Context:
     config: the settings that the stage may read; reading another raises Absent. inputs: role -> directory.
     made: the stage's additions to its manifest. earlier_seconds: those of the steps completed by earlier, interrupted
     launches of the stage. activity, ending: what this process is doing, and the requests to end it. waits: whether
-    another process makes the stage now, whose end an error of this one is not.
+    another process makes the stage now, whose end an error of this one is not. until: the trainer step after which the
+    settings change (pipeline/job/segments.py); None: they do not.
     """
 
     run: str
@@ -68,11 +70,17 @@ class Context:
     activity: Activity = field(default_factory=Activity)
     ending: Ending = field(default_factory=Ending)
     waits: bool = False
+    until: int | None = None
 
     @property
     def id(self) -> str:
         """Returns the directory name: stage name and hash."""
         return self.directory.name
+
+    @property
+    def goes_on(self) -> bool:
+        """Returns whether the stage has more steps than those until its settings change."""
+        return self.until is not None and self.until < files.read_json(self.directory / TOTAL)["total_steps"]
 
 
 def run_stage(work: Callable[[Context], None], doc: str) -> None:
@@ -95,7 +103,8 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
 def _run(work: Callable[[Context], None], context: Context) -> bool:
     """Does the work when it is this process's turn; exits with a code other than 0 after a failure.
 
-    Returns whether to start again, because user code ended a process of the stage and is called apart from now on.
+    Returns whether to start again: with other settings, or because user code ended a process of the stage and is called
+    apart from now on.
     """
     directory = context.directory
     try:
@@ -111,8 +120,7 @@ def _run(work: Callable[[Context], None], context: Context) -> bool:
             taking.take(directory, spec, context.config, context.log)  # its threads too
             with (cores_taken(directory, spec["root"], context.log),
                   claimed(KINDS[spec["kind"]], context.config, spec["root"], context.log)):
-                _make(work, context, spec)
-        return False
+                return _make(work, context, spec)
     except Stopped as stopped:
         _fail(context, str(stopped), stopped.exit_code)
     except own_process.ProcessEnded as ended:
@@ -185,13 +193,14 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
         if files.in_store(path, spec["root"]) and not files.is_complete(path):
             raise StageError(f"input '{role}' is not complete: {path} has no {files.MANIFEST}. Make it first: "
                              f"{repeat_command(path)}")
-    config = Config.partial(secrets.reveal(spec["config"]))
+    config, until = segments.chosen(directory, Config.partial(secrets.reveal(spec["config"])))
     with files.explained(directory / log_name):
         log = open_log(directory / log_name, spec["name"], config.log.level, terminal)
-    return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log)
+    return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log, until=until)
 
 
-def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any]) -> None:
+def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any]) -> bool:
+    """Does the work, and completes the stage unless its settings change now; returns whether they do."""
     context.activity.now("works")
     begin, clock = time.time(), time.monotonic()  # the former may be set back
     context.log.info("started: process %d on %s", os.getpid(), platform.node())
@@ -200,6 +209,9 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
     kind = KINDS[spec["kind"]]
     require_intact(kind, context.inputs, spec["root"], context.config.verify, context.log)
     work(context)
+    if context.goes_on:
+        context.log.info("settings change after step %d: the stage restarts", context.until)
+        return True
     consistency.require(context.directory, kind.writes, context.inputs, context.made)
     manifest = {
         "name": context.name,
@@ -220,6 +232,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
     }
     files.write_json(context.directory / files.MANIFEST, manifest)
     context.log.info("complete in %.1f s: %s", manifest["seconds"], json.dumps(context.made, ensure_ascii=False)[:300])
+    return False
 
 
 def environment(env_vars: dict[str, Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ t = 1, 2, ... is one optimizer step over `train_batch_size` rows, of which the s
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ouroboros.pipeline.settings.data import train_places
@@ -62,6 +62,11 @@ class Schedule:
                 "or with explorer.over_rollout those of the groups that it takes); a train batch would cut through a "
                 "group in a place that moves from step to step.", "Choose one that does.",
                 found=self.rows_per_trainer_step + self.other_rows))
+
+    def until(self, trainer_step: int | None) -> "Schedule":
+        """Returns the schedule of the first trainer steps alone, which go on with other settings; None: of all."""
+        ends = trainer_step is not None and trainer_step < self.total_steps
+        return replace(self, total_steps=trainer_step, extendable=True) if ends else self
 
     @property
     def explorer_steps(self) -> int:

@@ -1,7 +1,7 @@
 """The steps that a stage takes from another one, a donor, instead of making them: a run that is made longer.
 
-Two stages make the same first k steps if their trunks (plan/identity.py) are equal and their learning rates are, up to
-k (settings/rates.py). `find` chooses the donor and the step, for the dry run too; pipeline/job/taking.py takes them.
+Two stages make the same first k steps if their trunks (plan/identity.py), changes and learning rates, up to k, are
+equal (settings/rates.py). `find` chooses donor and step, for the dry run too; pipeline/job/taking.py takes them.
 
 Donors are listed by the settings of their trunk, store/.trunks/HASH/STAGE, when they are planned. Another root, another
 repetition and stages that were planned by older releases give nothing.
@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,21 @@ def find(stage: Path, spec: Mapping[str, Any], config: Any, verify: str) -> tupl
     return best, unlike
 
 
+def continued(stage: Any) -> str:
+    """Returns whose steps a planned stage takes, and which it makes again before its settings change; or why it takes
+    none. Files are compared by their sizes; the stage compares them by hash when it takes them."""
+    if not stage.trunk or not Path(stage.root, "store", INDEX).is_dir():
+        return ""
+    donor, unlike = find(Path(stage.directory), vars(stage), stage.config, "size")
+    if donor is None:
+        return unlike
+    words = f"continues {donor.stage.name}@{donor.step}, {donor.total - donor.step} steps"
+    last = max(map(int, stage.trunk.get("changes", {})), default=0)
+    again = f"; steps {donor.step + 1} to {last} are made again, for lack of what step {last} left: " + (
+        "trainer.keep_every keeps more checkpoints") if donor.step < last else ""
+    return words + again
+
+
 def _offered(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Donor | str:
     """Returns what a stage gives, or why it gives nothing; empty where it is not meant to be made longer."""
     try:
@@ -97,7 +112,7 @@ def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Do
     total, before, running = _total(spec, config, place), _written_total(place, theirs), is_locked(place / ".lock")
     if not total or not before:
         return ""
-    limit = min(total, equal_steps(ours["rates"], total, made["rates"], before))
+    limit = min(total, _agreed(ours, total, made, before))
     able = [step for step in checkpoints.complete_checkpoints(place) if step <= limit
             and not (running and checkpoints.is_marked(place, step, "unscheduled"))]
     if changed := [part for part in PARTS if made[part] != ours[part]]:
@@ -105,9 +120,31 @@ def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Do
         same = made.get("source") == ours["source"] and not {*names} & ours["inputs"].keys() - {"tasks"}
         return f"changed since is {', '.join(names)}" if able and same else ""
     if able:
-        return _usable(place, spec, config, verify, total, able)
-    equal = "" if limit == total else ", the last one with equal learning rates (lr_scheduler_type, lr_warmup_*)"
+        later = [int(step) for one in (ours, made) for step, new in one.get("changes", {}).items() if new["explores"]]
+        ends = min((step for step in later if step >= limit), default=total)  # rows explored ahead are others after it
+        return _usable(place, spec, config, verify, total, able, min(ends, total))
+    equal = "" if limit == total else ("; after it settings are others (changes), or learning rates "
+                                       "(lr_scheduler_type, lr_warmup_*)")
     return f"it has no checkpoint up to step {limit}{equal}" if limit or made["rates"] == ours["rates"] else ""
+
+
+def _agreed(ours: Mapping[str, Any], total: int, theirs: Mapping[str, Any], others_total: int) -> float:
+    """Returns the number of first steps that two trunks have in common: up to a change that one has alone, or to
+    another learning rate."""
+    begins = sorted({0, *(int(step) for trunk in (ours, theirs) for step in trunk.get("changes", {}))})
+    for begin, end in pairwise([*begins, math.inf]):
+        one, other = (_after(trunk, begin) for trunk in (ours, theirs))
+        if begin and any(one[part] != other[part] for part in ("settings", "code", "external")):
+            return begin
+        if (equal := equal_steps(one["rates"], total, other["rates"], others_total)) < end:
+            return max(equal, begin)
+    return math.inf
+
+
+def _after(trunk: Mapping[str, Any], step: int) -> Mapping[str, Any]:
+    """Returns what a trunk has after a trainer step, by the last change up to it."""
+    return max(((int(begin), one) for begin, one in trunk.get("changes", {}).items() if int(begin) <= step),
+               default=(0, trunk), key=lambda found: found[0])[1]
 
 
 def _listed(stage: Path, settings: str) -> list[tuple[int, Path]]:
@@ -130,10 +167,12 @@ def _names(changed: Collection[str], ours: Mapping[str, Any], theirs: Mapping[st
             yield part
 
 
-def _usable(place: Path, spec: Mapping[str, Any], config: Any, verify: str, total: int, able: list[int]) -> Donor | str:
-    """Returns what a stage of an equal trunk gives, up to one of the checkpoints `able`, or what the newest lacks."""
+def _usable(place: Path, spec: Mapping[str, Any], config: Any, verify: str, total: int, able: list[int],
+            ends: int) -> Donor | str:
+    """Returns what a stage of an equal trunk gives, up to one of the checkpoints `able`, or what the newest lacks.
+    ends: the last trainer step with equal rows."""
     damaged = {*recovery.damaged_rows(place, verify), *recovery.lost(place)}
-    rows, lacking = _rollouts(place, config, total, damaged) if config.kind.is_online else [], []
+    rows, lacking = _rollouts(place, config, ends, damaged) if config.kind.is_online else [], []
     for step in reversed(able):
         explored = [row for row in rows if max(row.weights_version, row.newest_version or 0) <= step]
         if words := (lacks(place, config, total, step, len(explored), damaged) or _unfit(place, step, config, verify)):

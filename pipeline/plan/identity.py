@@ -7,8 +7,6 @@ depend on.
 """
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from typing import Any
@@ -17,6 +15,7 @@ from ouroboros.pipeline.job.devices import gpus_of_machine
 from ouroboros.pipeline.job.shares import held_gpus
 from ouroboros.pipeline.job.tasksets import HELD
 from ouroboros.pipeline.plan.code import code_of
+from ouroboros.pipeline.settings import changes
 from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config, users_code, walk
 from ouroboros.pipeline.settings.images import paths_of_sets
@@ -124,54 +123,68 @@ def received_settings(kind: Kind, algorithm_type: str) -> tuple[str, ...]:
 
 
 def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], root: str, waits=()) -> Stage:
-    settings = without_unused(settings)
-    paths = kind.external  # their content is hashed, not their location
-    read = uses(kind, settings.algorithm.algorithm_type)
-    in_identity, others = _keys(kind, read)
-    used = _select(settings, in_identity)
-    external = {"environments": keys(paths_of_sets(settings.buffer), settings.environment.images, root)
-                } if kind.builds else {
-        key: [_external(key, name, value, root) for name, value in values_of(settings, key)] for key in paths}
-    external |= {name: digest_code(name) for _, name in users_code(used)}
+    in_identity, others = _keys(kind, uses(kind, settings.algorithm.algorithm_type))
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
                 for role, d in inputs.items() if role != HELD}  # those for monitoring, too
-    content = {"format": FORMAT, "kind": kind, "settings": _without_defaults(used), "inputs": upstream,
-               "external": external, "code": code_of(kind, settings, used)}
+    contents: dict[int, dict[str, Any]] = {}
+    for step, one in changes.segments(settings if kind.trains else settings.but("changes", {})):
+        content = bare(_content(kind, without_unused(one), in_identity, upstream, root))
+        if content not in [*contents.values()][-1:]:  # a change to the values that are there is none
+            contents[step] = content
+    settings = without_unused(settings).but("changes", {
+        str(step): values for step, values in changes.of(settings) if step in contents})
+    content = contents.pop(0)
     watched = [_select(settings, list(kind.watches)), os.path.basename(inputs.get(HELD, ""))]
     run = f"{settings.project}/{settings.name}"
-    named = [*inputs.values(), *(one for key in paths for _, value in values_of(settings, key)
+    named = [*inputs.values(), *(one for key in kind.external for _, value in values_of(settings, key)
                                  for one in (value if isinstance(value, list) else [value]))]
     waits = (*waits, *(one for one in named if isinstance(one, StageModel) and one not in waits))
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
-    return Stage(run, name, kind, files.hash_json(bare(content))[:8], root, inputs,
+    identity = files.hash_json(content | ({"changes": contents} if contents else {}))[:8]
+    return Stage(run, name, kind, identity, root, inputs,
                  Config.partial(_select(settings, in_identity + others)), waits, hub,
-                 _trunk(bare(content), settings, watched)
+                 _trunk(content, contents, settings, watched)
                  if kind.trains and ":" not in str(settings.algorithm.algorithm_type) else {})
 
 
-def _trunk(content: dict[str, Any], settings: Config, watched: Any) -> dict[str, Any]:
+def _content(kind: Kind, settings: Config, in_identity: list[str], upstream: dict[str, Any], root: str
+             ) -> dict[str, Any]:
+    """Returns what an identity is a hash of. in_identity: keys of the settings. upstream: identities of the inputs."""
+    used = _select(settings, in_identity)
+    external = {"environments": keys(paths_of_sets(settings.buffer), settings.environment.images, root)
+                } if kind.builds else {  # their content is hashed, not their location
+        key: [_external(key, name, value, root) for name, value in values_of(settings, key)] for key in kind.external}
+    external |= {name: digest_code(name) for _, name in users_code(used)}
+    return {"format": FORMAT, "kind": kind, "settings": _without_defaults(used), "inputs": upstream,
+            "external": external, "code": code_of(kind, settings, used)}
+
+
+def _trunk(content: dict[str, Any], later: dict[int, dict[str, Any]], settings: Config, watched: Any
+           ) -> dict[str, Any]:
     """Returns the content of an identity for a comparison of steps (pipeline/job/trunks.py): all of it, so that no
     setting is forgotten, but for TOTALS and the schedules of learning rates, which are compared by their values.
 
-    watched: what the stage evaluates on its way, which no step depends on. `source` tells content that changed from
-    files that are others: what names and reads them.
+    later: trainer step -> the content after a change there. watched: what the stage evaluates on its way, which no
+    step depends on. `source` tells content that changed from files that are others: what names and reads them.
     """
-    optimizers = zip(OPTIMIZERS, (settings.algorithm.optimizer, settings.trainer.critic.optimizer), strict=True)
-    rates = {key: {name: getattr(section, name) for name in SCHEDULE} for key, section in optimizers}
-    sources = [*content["kind"].external, *(key for kind in (TASKS, CURATE) for key in (*kind.uses, *kind.external))]
-    apart = [*TOTALS, *(f"{key}.{name}" for key in rates for name in SCHEDULE)]
+    sources = (*content["kind"].external, *(key for kind in (TASKS, CURATE) for key in (*kind.uses, *kind.external)))
+    found = [(name, plain(value)) for key, _ in walk() if is_below(key, sources) and f"{key}.*" not in SECTIONS
+             for name, value in values_of(settings, key)]
+    explores = {step for step, values in changes.of(settings) if "explorer" in map(changes.acts, values)}
+    after = {str(step): _of_steps(one) | {"explores": step in explores} for step, one in later.items()}
+    return {**_of_steps(content), "inputs": content["inputs"], "format": content["format"],
+            "watched": files.hash_json(watched), "source": files.hash_json(found),
+            **({"changes": after} if after else {})}
+
+
+def _of_steps(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the part of a trunk that a change may alter."""
+    rates = {key: {name: given[name] for name in SCHEDULE} for key in OPTIMIZERS
+             if (given := at(content["settings"], key))}
+    apart = [*TOTALS, *(f"{key}.{name}" for key in OPTIMIZERS for name in SCHEDULE)]
     return {"settings": files.hash_json([content["kind"], reduce(_without, apart, content["settings"])]),
-            "rates": rates, "inputs": content["inputs"], "format": content["format"],
-            "external": {key: files.hash_json(value) for key, value in content["external"].items()},
-            "code": files.hash_json(content["code"]), "watched": files.hash_json(watched),
-            "source": files.hash_json([*_held(settings, sources)])}
-
-
-def _held(settings: Config, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Yields (dotted key, value) of those settings that a stage has."""
-    for key in keys:
-        with suppress(KeyError):
-            yield from [(name, plain(value)) for name, value in values_of(settings, key)]
+            "rates": rates, "code": files.hash_json(content["code"]),
+            "external": {key: files.hash_json(value) for key, value in content["external"].items()}}
 
 
 def _without(settings: Any, key: str) -> Any:

@@ -111,24 +111,27 @@ class RolloutRejection(Section):
 class Algorithm(Section):
     """What is trained, and its parts. Null: the algorithm's own, from conf/algorithm/<algorithm_type>.yaml."""
 
+    acts = "trainer"
     algorithm_type: str = setting("grpo", "name in conf/algorithm/, which fills what is null here, or "
                                   "package.module:Class of your own (docs/add-an-algorithm.md)",
-                                  choices=algorithms.names, meant=algorithms.meant, own=True)
-    repeat_times: int | None = setting(None, "rollouts per task, a group; null: the algorithm's own", ge=1)
+                                  choices=algorithms.names, meant=algorithms.meant, own=True, acts="never")
+    repeat_times: int | None = setting(None, "rollouts per task, a group; null: the algorithm's own", ge=1,
+                                       acts="never")
     max_resample_rounds: int | None = setting(
         None, "rounds of fresh tasks, in a step, for groups that teach nothing because all their responses are equally "
-              "good; 0: they stay in the batch; null: the algorithm's own, 0 where it has none", ge=0)
+              "good; 0: they stay in the batch; null: the algorithm's own, 0 where it has none", ge=0, acts="explorer")
     resample_metric: str | None = setting(
         None, "what the responses of a group are equal by; null: accuracy where the reward function gives one, else "
-              "reward", choices=("accuracy", "reward"))
+              "reward", choices=("accuracy", "reward"), acts="explorer")
     greedy_baseline: bool | None = setting(None, "one greedy response to each task beside the sampled ones, never "
                                                  "trained: column baseline_reward of its group, which remax needs; "
-                                                 "null: the algorithm's own")
+                                                 "null: the algorithm's own", acts="explorer")
     sample_strategy: str | None = setting(
         None, "which rows a train batch is made of: default: those of the schedule, in its order; mix: rows of an "
         "expert beside them; staleness_control: without those that are too old; null: the algorithm's own, else "
-        "default", choices=SAMPLE_STRATEGIES)
-    sample_strategy_args: dict[str, Any] = setting({}, "arguments of sample_strategy, merged over its own defaults")
+        "default", choices=SAMPLE_STRATEGIES, acts="never")
+    sample_strategy_args: dict[str, Any] = setting({}, "arguments of sample_strategy, merged over its own defaults",
+                                                   acts="never")
     reward_weights: dict[str, float] = setting(
         {}, "factors of components of the reward, by name, in what advantages see; 1 for all others; tables and "
             "resample_metric keep the plain sum")
@@ -171,7 +174,7 @@ class Algorithm(Section):
                "and compared as ever")
     enable_router_replay: bool = setting(
         False, "the trainer computes each sampled token with the experts that the engine gave it to, of a model with "
-               "experts; mode=both or colocate")
+               "experts; mode=both or colocate", acts="never")
     optimizer: Optimizer = section(Optimizer)
 
     @property

@@ -12,6 +12,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Self
 
+from pydantic import ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from ouroboros.pipeline.settings import combinations
@@ -26,10 +27,13 @@ from ouroboros.pipeline.settings.model import Init, Lora, Model, longest_sequenc
 from ouroboros.pipeline.settings.setting import (
     Absent,
     Section,
+    at,
     elements,
     is_section,
     leaves,
     own_name,
+    plain,
+    put,
     section,
     setting,
 )
@@ -69,6 +73,7 @@ class Cluster(Section):
 
 
 class Buffer(Section):
+    acts = "never"
     batch_size: int = setting(32, "tasks per explorer step", ge=1)
     train_batch_size: int | None = setting(None, "experiences per optimizer step (sft: demonstrations); null: an "
                                                  "explorer step's (sft: batch_size)", ge=1)
@@ -114,7 +119,7 @@ class Config(Section):
               "repetition=TIME", how=True)
     repetition: int | None = setting(
         None, "number of a run that repeats another: stages that explore or train are made again beside those with "
-              "equal settings and another number", ge=0)
+              "equal settings and another number", ge=0, acts="never")
     verify: str = setting(
         "hash", "how a stage compares its inputs, and its own files when it resumes, with what was written: hash, "
                 "every byte; size, their sizes only (tables are compared by hash whenever they are read)",
@@ -122,7 +127,7 @@ class Config(Section):
     checkpoint_root_dir: str = setting(".", "directory that holds store/ and runs/", how=True)
     ignore_validator_suggestions: bool = setting(False, "a GPU memory estimate over the limit is only a warning",
                                                  how=True)
-    seed: int = setting(1, "seed of everything random", ge=0)
+    seed: int = setting(1, "seed of everything random", ge=0, acts="never")
     algorithm: Algorithm = section(Algorithm)
     model: Model = section(Model)
     cluster: Cluster = section(Cluster)
@@ -136,9 +141,22 @@ class Config(Section):
     images: Images = section(Images)
     log: Log = section(Log)
     sweep: Sweep = section(Sweep)
+    changes: dict[str, dict[str, Any]] = setting(
+        {}, "trainer step -> dotted key: value; settings that a training stage has after that step; the table of "
+            "docs/branches.md names those that can change", acts="never")
     stages: list[dict[str, Any]] = setting(
         [], "training stages: stage_name, after, and whatever differs from the settings above, merged key by key; "
             "none: one stage")
+
+    @field_validator("changes")
+    @classmethod
+    def _typed(cls, given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Reads values as their settings do; one that cannot be read stays, and check/changes.py reports it."""
+        for values in given.values():
+            for key, value in values.items():
+                with contextlib.suppress(ValidationError):
+                    values[key] = plain(at(cls.model_validate(put({}, key, value)), key))
+        return given
 
     def saying(self, keys: Iterable[str]) -> Self:
         """Returns a copy whose recipe has these keys."""

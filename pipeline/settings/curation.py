@@ -81,6 +81,7 @@ class TaskPipeline(Section):
 class ExperiencePipeline(Section):
     """What happens to the responses of an explorer step before advantages are computed; `experience` stays as it is."""
 
+    acts = "explorer"
     operators: list[dict[str, Any]] = setting(
         [], "operators on the attempts of an explorer step, in order: name and args each; "
             f"{', '.join(EXPERIENCE)}, a Data-Juicer operator, or module:function; their verdicts, scores and rewards "
@@ -120,5 +121,6 @@ def _misused(name: str, args: dict[str, Any], key: str) -> Iterator[Problem]:
 
 
 class DataProcessor(Section):
+    acts = "never"
     task_pipeline: TaskPipeline = section(TaskPipeline)
     experience_pipeline: ExperiencePipeline = section(ExperiencePipeline)

@@ -97,6 +97,7 @@ def format_of(purpose: str) -> type[Format]:
 class RolloutArgs(Section):
     """How responses to a set are sampled."""
 
+    acts = "explorer"
     temperature: float | None = setting(
         None, "sampling temperature of this set, at which the trainer scores its rows; null: model.temperature. 0, the "
               "likeliest tokens: evaluation sets alone", ge=0)
@@ -188,12 +189,13 @@ class Taskset(Rows):
     data_selector: DataSelector = section(DataSelector)
     rollout_args: RolloutArgs = section(RolloutArgs)
     default_workflow_type: str | None = setting(None, "workflow of this set; null: that of explorer_input",
-                                              names=WORKFLOWS)
-    workflow_args: dict[str, Any] = setting({}, "arguments of the workflow")
+                                              names=WORKFLOWS, acts="explorer")
+    workflow_args: dict[str, Any] = setting({}, "arguments of the workflow", acts="explorer")
     default_reward_fn_type: str | list[str] | None = setting(
-        None, "reward function of this set; null: explorer_input.default_reward_fn_type", names=REWARDS)
+        None, "reward function of this set; null: explorer_input.default_reward_fn_type", names=REWARDS,
+        acts="explorer")
     reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward functions: each takes those that it has; "
-                                                 "${column:NAME} is a column of the record")
+                                                 "${column:NAME} is a column of the record", acts="explorer")
     columns: list[str] = setting([], "columns of the record that are kept with its tasks, besides those that its "
                                      "functions take by the names of their parameters; *: all")
 
@@ -205,14 +207,17 @@ class Taskset(Rows):
 
 
 class ExplorerInput(Section):
-    default_workflow_type: str = setting("simple_workflow", "name in workflows/, or module:function", names=WORKFLOWS)
+    default_workflow_type: str = setting("simple_workflow", "name in workflows/, or module:function", names=WORKFLOWS,
+                                         acts="explorer")
     default_eval_workflow_type: str | None = setting(None, "workflow of the evaluation sets; null: "
                                                            "default_workflow_type",
                                                      names=WORKFLOWS)
-    system_prompt: str | None = setting(None, "system message put before every prompt that has none of its own")
+    system_prompt: str | None = setting(None, "system message put before every prompt that has none of its own",
+                                        acts="explorer")
     default_reward_fn_type: str | list[str] = setting(
         "countdown_reward", "name in operators/reward.py, overlong_penalty, reward_model, judge_reward, or "
-                            "module:function; the components of several in a list are summed", names=REWARDS)
+                            "module:function; the components of several in a list are summed", names=REWARDS,
+                            acts="explorer")
     taskset: Taskset = section(Taskset)
     tasksets: list[Taskset] = setting([], "several sets to train on, in place of taskset, mixed in proportion to size")
     eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")

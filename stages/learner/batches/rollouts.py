@@ -53,8 +53,8 @@ class Rollouts:
         (pipeline/job/waiting.py)."""
         self.context, self.check = context, check
         self.algorithm = algorithm or Algorithm.of(context.config)
-        self.schedule = self._schedule()
-        self.total_steps = self.schedule.total_steps
+        whole = self._schedule()
+        self.total_steps, self.schedule = whole.total_steps, whole.until(context.until)
         self.syncs = self._syncs()
         self.mixes = context.config.algorithm.sample_strategy == "mix" or self.algorithm.by_kind
         self.penalty = self.algorithm.penalty

@@ -33,10 +33,11 @@ class ZeroEngine:
         self.process = process
         self.zero_stage = settings.zero_stage
         self.whole = all(p.requires_grad for p in module.parameters())
+        self.given = {"betas": tuple(optimizer.betas), "eps": optimizer.eps, "weight_decay": optimizer.weight_decay}
+        self.grad_clip = settings.grad_clip
         adamw = torch.optim.AdamW(
-            [p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, betas=tuple(optimizer.betas),
-            eps=optimizer.eps, weight_decay=optimizer.weight_decay, fused=process.device.type == "cuda" or None,
-        )
+            [p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, **self.given,
+            fused=process.device.type == "cuda" or None)
         if self.zero_stage == 3:  # their code reads weights of the modules in them, which gather them when called alone
             for layer in layers_of(module):
                 deepspeed.utils.set_z3_leaf_module(layer, True)
@@ -58,8 +59,9 @@ class ZeroEngine:
         Exhausted when a GPU's memory does not suffice; torch's error instead where passes communicate (ZeRO-2 and 3,
         shared micro-batches), as the other ranks could not be told.
         """
-        for group in self.engine.optimizer.param_groups:
-            group["lr"] = lr
+        self.engine.optimizer.clip_grad = self.grad_clip
+        for group in self.engine.optimizer.param_groups:  # a checkpoint has values of before
+            group |= self.given | {"lr": lr}
         if self.zero_stage == 1 and not self.process.sequence:
             self._accumulate(micro_batches, loss_of)
         else:

@@ -91,6 +91,14 @@ def test_a_short_stage_has_fewer_checkpoints_than_may_be_kept(steps, checkpoints
     assert found.checkpoints == checkpoints * (4 * (P + 40) + 16 * P)
 
 
+@pytest.mark.parametrize(("kept", "checkpoints"), [(2, 3 + 10), (None, 40 + 10)])
+def test_checkpoints_for_branches_are_there_besides(kept, checkpoints):
+    """One every 25 of 1000 steps, and each hundredth stays."""
+    found = disk(stage("rft", buffer__total_steps=1000, trainer__keep_every=100,
+                       trainer__max_checkpoints_to_keep=kept), TIED, 4)
+    assert found.checkpoints == checkpoints * (4 * (P + 40) + 16 * P)
+
+
 def test_where_all_checkpoints_are_kept_their_number_follows_from_the_steps_or_is_not_known():
     """One every 25 of 60 steps, and the last: 3."""
     of_all, one = {"trainer__max_checkpoints_to_keep": None}, 4 * (P + 40) + 16 * P

@@ -60,16 +60,8 @@ def made_again(planned) -> list[str]:
 
 
 def continued(planned) -> list[str]:
-    """Returns a line for each stage that takes steps of another one, or would but for a reason that is named. Files
-    are compared by their sizes; the stage compares them by hash when it takes them."""
-    lines = []
-    for stage in (one for one in planned.stages if one.trunk and Path(one.root, "store", trunks.INDEX).is_dir()):
-        donor, unlike = trunks.find(Path(stage.directory), vars(stage), stage.config, "size")
-        if donor:
-            lines.append(f"{stage.name}: continues {donor.stage.name}@{donor.step}, {donor.total - donor.step} steps")
-        elif unlike:
-            lines.append(f"{stage.name}: {unlike}")
-    return lines
+    """Returns a line for each stage that takes steps of another one, or would but for a reason that is named."""
+    return [f"{stage.name}: {words}" for stage in planned.stages if (words := trunks.continued(stage))]
 
 
 def damaged_plans(planned) -> list[str]:

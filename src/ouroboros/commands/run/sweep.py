@@ -108,8 +108,9 @@ def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
     composed = [first, *_counted((_attempt(compose, point) for point, _ in chosen[1:]), len(chosen), "composed")]
     _refuse(composed, chosen)
     project, name, root = _shared(composed)
-    for config, (_, differs) in zip(composed, chosen, strict=True):
-        config.name = axes.name_of(name, differs)
+    if axes.BRANCH not in map(axes.key_of, overrides) or len({one.name for one in composed}) < len(composed):
+        for config, (_, differs) in zip(composed, chosen, strict=True):
+            config.name = axes.name_of(name, differs)
     hub.agree(composed)
     lines_of_points: list[tuple[list[str], dict[str, str]]] = [([], differs) for _, differs in chosen]
     attempts = (_attempt(partial(plan_of, on_warning=lines.append), config)
