@@ -20,7 +20,8 @@ from typing import Any
 
 from ouroboros.pipeline.check.model_size import Layer, Size
 from ouroboros.pipeline.settings.model import Init, Lora
-from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store import files, kept
+from ouroboros.pipeline.store.definitions import sources
 from ouroboros.pipeline.store.errors import ModelError, OuroError
 from ouroboros.pipeline.store.model_shape import CONFIG
 from ouroboros.pipeline.store.packable import unpackable
@@ -31,27 +32,48 @@ OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are wei
 
 
 def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
-    """Returns question -> size of each model; problems and uncounted models go into the lists of `found`."""
+    """Returns question -> size of each model; problems and uncounted models go into the lists of `found`.
+
+    A model of which there was nothing to say is not counted again while its files stay as they are."""
+    version = kept.version(*map(str, sources(files.HOME)))
+    made, known = {}, kept.answers(__file__, version)
+    for text in asked:
+        key, before = _state(text), sum(map(len, found.values()))
+        if size := known.get(key) or _size(text, found):
+            made[text] = size
+            if sum(map(len, found.values())) == before and key not in known:
+                known[key] = size
+                kept.keep(__file__, version, known)
+    return made
+
+
+def _state(question: str) -> str:
+    """Returns a question with the names, sizes and times of the model's files."""
+    named = json.loads(question)[0]
+    read = sorted(Path(named).iterdir()) if isinstance(named, str) and Path(named).is_dir() else []
+    return f"{question} {kept.stamps(filter(Path.exists, read))}"
+
+
+def _size(question: str, found: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the size of one model; None where it is not counted."""
     from safetensors import SafetensorError
 
-    made = {}
-    for text in asked:
-        named, adapter, trust = json.loads(text)
-        try:
-            model = build(named, trust)
-            if isinstance(named, str) and (wrong := problem_of(named, trust)) not in found["problems"]:
-                found["problems"] += filter(None, [wrong])
-            found["warnings"] += [line for line in unusable_kernels(model, named) if line not in found["warnings"]]
-            made[text] = asdict(measure(model, adapter and Lora.partial(adapter)))
-        except OuroError as error:
-            found["problems"].append(str(error))
-        except SafetensorError:  # of a file that other checks name
-            continue
-        except Exception as error:  # transformers raises arbitrary errors on the config.json of another architecture
-            found["unjudged"].append(f"GPU memory and disk: the parameters of {named} are not counted, as transformers "
-                                     "builds no causal language model with a list of layers from its config.json "
-                                     f"({type(error).__name__}: {str(error).partition(chr(10))[0]}).")
-    return made
+    named, adapter, trust = json.loads(question)
+    try:
+        model = build(named, trust)
+        if isinstance(named, str) and (wrong := problem_of(named, trust)) not in found["problems"]:
+            found["problems"] += filter(None, [wrong])
+        found["warnings"] += [line for line in unusable_kernels(model, named) if line not in found["warnings"]]
+        return asdict(measure(model, adapter and Lora.partial(adapter)))
+    except OuroError as error:
+        found["problems"].append(str(error))
+    except SafetensorError:  # of a file that other checks name
+        return None
+    except Exception as error:  # transformers raises arbitrary errors on the config.json of another architecture
+        found["unjudged"].append(f"GPU memory and disk: the parameters of {named} are not counted, as transformers "
+                                 "builds no causal language model with a list of layers from its config.json "
+                                 f"({type(error).__name__}: {str(error).partition(chr(10))[0]}).")
+    return None
 
 
 def unusable_kernels(model, named: str | dict[str, Any]) -> Iterator[str]:

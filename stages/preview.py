@@ -7,6 +7,7 @@ applies the model's chat template and tokenizer. The answer lists problems, warn
 facts. Not a stage of the plan: no stage reads its output.
 """
 
+import json
 import re
 import sys
 from contextlib import suppress
@@ -21,8 +22,9 @@ from ouroboros.pipeline.check.reading import Row, sample
 from ouroboros.pipeline.settings import data
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.model import Model
-from ouroboros.pipeline.store import files, yaml_aliases
+from ouroboros.pipeline.store import files, kept, yaml_aliases
 from ouroboros.pipeline.store.architecture import has_code
+from ouroboros.pipeline.store.definitions import sources
 from ouroboros.pipeline.store.digests import resolve
 from ouroboros.pipeline.store.errors import DataError, OuroError
 from ouroboros.pipeline.store.model_shape import read_config
@@ -247,19 +249,26 @@ class Preview:
         """Checks the Data-Juicer operators and arguments of recipe files and of inline recipes."""
         on_experience = self.request.get("on_experience", [])
         if not (self.request["recipes"] or self.request["operators"] or on_experience):
-            return  # Data-Juicer takes a second to import
+            return
         from ouroboros.operators import juicer
         from ouroboros.operators.experience import TEXT, misfits
-        from ouroboros.operators.juicer_recipes import inline_recipe
+        from ouroboros.operators.juicer_recipes import inline_recipe, items
 
         made = [(path, partial(_recipe, Path(path)), juicer.faults) for path in self.request["recipes"]]
         made += [("data_processor.task_pipeline.operators", partial(inline_recipe, *given), juicer.faults)
                  for given in self.request["operators"]]
         made += [(key, partial(_recipe, Path(path)) if path else partial(inline_recipe, operators, [TEXT]),
                   misfits) for key, path, operators in on_experience]
+        version = kept.version(*map(str, sources(files.HOME)))
+        known = kept.answers(__file__, version)  # recipes without faults: Data-Juicer takes seconds to import
         for key, recipe, problems in made:
             try:
-                self.found["problems"] += [f"{key}: {line}" for line in problems(recipe())]
+                read = recipe()
+                asked = json.dumps([problems.__name__, read], default=str)
+                lines = [] if asked in known else problems(read)
+                self.found["problems"] += [f"{key}: {line}" for line in lines]
+                if not lines and asked not in known and not any(":" in name for name, _ in items(read)):
+                    kept.keep(__file__, version, known := known | {asked: True})
             except OuroError as error:
                 self.found["problems"].append(str(error))
 

@@ -12,12 +12,14 @@ from ouroboros.pipeline.settings.algorithm import Algorithm, Optimizer
 from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import EXPERTS, ReplayBuffer
+from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.train_batch import REPLAY, expert_buffer, given_batch, rows_of_step, train_batch
 from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
 STRATEGY = "algorithm.sample_strategy"
 MOST_NAMED = 4  # evaluated versions listed in a message
+FEW = 30  # optimizer steps below which a learning curve shows little but noise
 
 
 def unfit_batch(c: Config) -> list[Problem]:
@@ -215,7 +217,8 @@ def _readable(number: float) -> str:
 def notes(config: Config) -> list[Problem]:
     """Lists every warning about a stage's steps and batches. config: its settings (`recipe.effective`)."""
     kind, steps = config.kind, workload(config).trainer_steps
-    found = [*_idle(config), *(_warmups(config, steps) if steps else [])] if kind.trains else []
+    of_length = [*_few(config, steps), *_warmups(config, steps)] if kind.trains and steps else []
+    found = [*_idle(config), *of_length] if kind.trains else []
     if kind.is_online and not is_driven(config):  # else no step numbers say which weights come
         schedule = rft_schedule(config.but("buffer.total_steps", steps or 1), 1)
         found += [*(_sync(schedule, steps) if steps else []), *_evaluations(config, schedule, steps)]
@@ -237,6 +240,14 @@ def _idle(config: Config) -> list[Problem]:
                       "their ratio is 1.", "For bounds around it set one below and one above 1.", found=pair)
               for name in ("token_k1", "seq_sum_k1", "seq_mean_k1")
               if (pair := getattr(config.algorithm.rollout_rejection, name)) and not pair[0] < 1 < pair[1])]
+
+
+def _few(config: Config, steps: int) -> list[Problem]:
+    """Warns of a stage that is over before it can learn much."""
+    key = "buffer.total_steps" if config.buffer.total_steps else "buffer.total_epochs"
+    most = "at most " if workload(config).most else ""
+    return [Problem(key, f"the stage makes {most}{steps} optimizer steps; fewer than {FEW} seldom teach anything.",
+                    "Raise it, or lower the batch, unless this is a trial.", found=at(config, key))] * (steps < FEW)
 
 
 def _warmups(config: Config, steps: int) -> list[Problem]:

@@ -19,10 +19,7 @@ from ouroboros.pipeline.job.activity import Doing
 from ouroboros.pipeline.job.ending import INTERRUPTED
 from ouroboros.pipeline.job.error_file import recorded_error
 from ouroboros.pipeline.job.holders import Holder, holder_of, is_locked
-from ouroboros.pipeline.job.no_signal import STEPS, no_signals
 from ouroboros.pipeline.job.progress import rollout_words, step_line
-from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.explorer import because_of_time, depends_on_time
 from ouroboros.pipeline.settings.kinds import KINDS, Kind
 from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.errors import DataError, OuroError, StageError, message, nearest
@@ -208,7 +205,7 @@ def state(stage: Node) -> State:
     steps = tables.steps_present(stage.directory, stage.kind.steps)
     total = _total_steps(stage.directory)
     latest = _latest(stage, steps[-1], total) if steps else None
-    warning, note = _warning(stage, steps[-STEPS:]), _note(stage)
+    warning, note = _warning(stage, steps), _note(stage)
     if files.is_complete(stage.directory):
         seconds = files.read_json(stage.directory / files.MANIFEST).get("seconds")
         return State(stage.name, "complete", seconds, stage.directory, latest, warning=warning, note=note)
@@ -238,17 +235,22 @@ def _doing(directory: Path) -> tuple[str, ...]:
 
 
 def _warning(stage: Node, steps: list[int]) -> str | None:
-    """Returns why these steps had no learning signal, in a sentence, or None."""
+    """Returns why the last of these steps had no learning signal, in a sentence, or None."""
     if not stage.kind.trains or not steps:
         return None
+    from ouroboros.pipeline.job.no_signal import STEPS, no_signals  # with all settings: half a second
+    from ouroboros.pipeline.settings.config import Config
+
     spec = files.read_json(stage.directory / "stage.json")
-    found = (_read(stage.directory, "steps", step) for step in steps)
+    found = (_read(stage.directory, "steps", step) for step in steps[-STEPS:])
     lines = no_signals(found, Config.partial(spec["config"]), spec["run"])
     return f"warning: {lines[-1]}" if lines else None
 
 
 def _note(stage: Node) -> str | None:
     """Returns that a repeated stage may have other rows, in a sentence, or None."""
+    from ouroboros.pipeline.settings.explorer import because_of_time, depends_on_time
+
     spec = stage.directory / "stage.json"
     keys = depends_on_time(stage.kind, files.read_json(spec)["config"]) if spec.exists() else []
     return f"a repeated run may differ, {because_of_time(keys)}" if keys else None

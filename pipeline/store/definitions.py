@@ -8,18 +8,14 @@ counts.
 """
 
 import ast
-import contextlib
-import os
 import re
 import sys
 from collections.abc import Collection, Iterable
 from functools import cache
-from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ouroboros.pipeline.store import files
-from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store import files, kept
 from ouroboros.pipeline.store.project_imports import bare, base_of
 
 PACKAGES = ("operators", "workflows", "stages")
@@ -41,51 +37,29 @@ def digest_definitions(starts: Iterable[str], stops: Iterable[str], home: Path) 
 
     stops: definitions or modules that are left out, with what only they use. home: the directory of the packages.
     """
-    stamps = tuple((stat.st_mtime_ns, stat.st_size) for stat in map(os.stat, _sources(home)))
-    return _digest(frozenset(starts), frozenset(stops), home, stamps)
+    return _digest(frozenset(starts), frozenset(stops), home, tuple(kept.stamps(sources(home))))
 
 
 @cache
-def _digest(starts: frozenset[str], stops: frozenset[str], home: Path, stamps: tuple[tuple[int, int], ...]) -> str:
+def _digest(starts: frozenset[str], stops: frozenset[str], home: Path, stamps: tuple[tuple[str, int, int], ...]) -> str:
     known, key = _known(home, stamps), files.hash_text(str((sorted(starts), sorted(stops))))
     if key not in known:
         known[key] = files.hash_text(str(sorted(closure(starts, stops, home).items())))
-        if home == files.HOME and not sys.dont_write_bytecode:
-            _keep({"sources": _version(home, stamps), "digests": known})
+        if home == files.HOME:
+            kept.keep(__file__, _version(stamps), known)
     return known[key]
 
 
 @cache
-def _known(home: Path, stamps: tuple[tuple[int, int], ...]) -> dict[str, str]:
-    """Returns the digests of our own packages that an earlier process computed from the same sources.
-
-    Parsing the sources takes a quarter of a second. The digests are kept beside Python's compiled modules and trusted
-    like these: while every source has the same size and time of change.
-    """
-    with contextlib.suppress(OSError, StageError):
-        kept = files.read_json(_kept_file()) if home == files.HOME else {}
-        if kept.get("sources") == _version(home, stamps):
-            return kept["digests"]
-    return {}
+def _known(home: Path, stamps: tuple[tuple[str, int, int], ...]) -> dict[str, str]:
+    """Returns the digests of our own packages that an earlier process computed from the same sources: parsing them
+    takes a quarter of a second."""
+    return kept.answers(__file__, _version(stamps)) if home == files.HOME else {}
 
 
-def _keep(content: dict[str, Any]) -> None:
-    temporary = _kept_file().with_suffix(f".{os.getpid()}.tmp")
-    with contextlib.suppress(OSError):  # a directory that cannot be written to: computed again by the next process
-        temporary.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(files.json_text(content), encoding="utf-8")
-        temporary.replace(_kept_file())
-
-
-def _kept_file() -> Path:
-    return Path(cache_from_source(__file__)).with_suffix(".json")
-
-
-def _version(home: Path, stamps: tuple[tuple[int, int], ...]) -> str:
-    """Returns a hash of the names, sizes and times of all sources, and of this module, which makes the digests."""
-    own = os.stat(__file__)
-    return files.hash_text(str((sys.version, own.st_mtime_ns, own.st_size, [
-        str(path) for path in _sources(home)], stamps)))
+def _version(stamps: tuple[tuple[str, int, int], ...]) -> str:
+    """Returns a hash of all sources, and of this module, which makes the digests."""
+    return files.hash_text(str((sys.version, kept.stamps([__file__]), stamps)))
 
 
 def closure(starts: Iterable[str], stops: Collection[str], home: Path) -> dict[str, str]:
@@ -121,7 +95,8 @@ def start_of(name: str, home: Path) -> str | None:
 
 
 @cache
-def _sources(home: Path) -> list[Path]:
+def sources(home: Path) -> list[Path]:
+    """Returns the files of the packages whose definitions have digests."""
     return [path for package in PACKAGES for path in sorted((home / package).rglob("*.py"))]
 
 

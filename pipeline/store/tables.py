@@ -212,7 +212,8 @@ def connect(stages: Iterable[tuple[str, Path]] = (), threads: int = 2):
     session = sessions.new(threads)
     pairs = list(stages)
     for name, record in records.TABLES.items():
-        session.register(f"_empty_{name}", to_arrow([], record))
+        empty = pa.Table.from_batches([], records.schema(record))  # pa.table would import pandas: a second
+        session.register(f"_empty_{name}", empty)
         stage_of = "{} AS stage, " if name in DATA else ""
         parts = [f"SELECT NULL::VARCHAR AS run, {stage_of.format('NULL::VARCHAR')}* FROM _empty_{name}"]
         for run, stage in pairs:

@@ -49,14 +49,14 @@ def test_digests_are_kept_for_the_next_process_until_a_source_changes(tmp_path, 
     found = digest()
     (kept,) = tmp_path.rglob("*.json")
     another = files.read_json(kept)
-    another["digests"] = dict.fromkeys(another["digests"], "kept")
+    another["answers"] = dict.fromkeys(another["answers"], "kept")
     files.write_json(kept, another)
     assert digest() == "kept"
     kept.write_text(kept.read_text().replace("kept", "sept"))  # damaged: computed again
     assert digest() == found
     files.write_json(kept, another)
-    sources = definitions._sources(HOME)
-    monkeypatch.setattr(definitions, "_sources", lambda home: [*sources, Path(__file__)])  # one more
+    sources = definitions.sources(HOME)
+    monkeypatch.setattr(definitions, "sources", lambda home: [*sources, Path(__file__)])  # one more
     assert digest() == found
     kept.write_text("{")
     assert digest() == found

@@ -57,7 +57,7 @@ def checked(tmp_path, monkeypatch, capsys):
 
 
 def test_the_good_one_has_no_problem(checked):
-    code, words = checked()
+    code, words = checked("buffer.total_steps=30")
     assert (code, "no problem found" in words) == (0, True)
 
 

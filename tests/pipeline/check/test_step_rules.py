@@ -9,6 +9,20 @@ from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage
 
 
+def beside_few(config) -> list:
+    """The notes on a stage without the one on how few steps it makes."""
+    return [note for note in step_notes(config) if note.key != "buffer.total_steps"]
+
+
+@pytest.mark.parametrize(("steps", "warns"), [(29, True), (30, False), (None, False)])
+def test_fewer_steps_than_teach_are_told(steps, warns):
+    for kind in ("rft", "sft"):
+        of_stage = {f"{'stages__sft__' * (kind == 'sft')}buffer__total_steps": steps}
+        found = step_notes(stage(kind, **of_stage, algorithm__optimizer__lr_warmup_steps=0,
+                                 stages__sft__algorithm__optimizer__lr_warmup_steps=0))
+        assert [(one.key, one.found) for one in found] == [("buffer.total_steps", steps)] * warns
+
+
 @pytest.mark.parametrize(("every", "interval", "train_batch", "versions", "advice"), [
     (3, 2, 512, [4, 6, 10, 12], "2 or 4"),  # handed 2, 4, 6, ...: the first to reach 3, 6, 9, 12
     (6, 1, 128, [8, 12, 20, 24], "4 or 8"),  # an explorer step is four trainer steps: 4, 8, 12, ...
@@ -29,9 +43,9 @@ def test_no_step_beyond_the_last_is_spoken_of():
     found = stage("rft", explorer__eval_interval=5, synchronizer__sync_interval=3, synchronizer__sync_offset=0,
                   buffer__train_batch_size=128, buffer__total_steps=10, algorithm__optimizer__lr_warmup_steps=0)
     assert evaluated_versions(5, rft_schedule(found, 1), 8) == [6]
-    (note,) = step_notes(found)
+    (note,) = beside_few(found)
     wording(note, "6 are")
-    (note,) = step_notes(found.but("explorer.eval_interval", 7))
+    (note,) = beside_few(found.but("explorer.eval_interval", 7))
     wording(note.needed, "step 6")
 
 
@@ -68,19 +82,19 @@ def test_a_stage_that_learns_nothing_is_told():
 
 def test_a_critic_that_never_lets_the_policy_learn_is_told():
     values = {"algorithm__advantage_fn": "ppo", "trainer__critic__optimizer__lr_warmup_steps": 21}
-    first, second = step_notes(stage("rft", **values, trainer__critic_warmup=20, buffer__total_steps=20))
+    first, second = beside_few(stage("rft", **values, trainer__critic_warmup=20, buffer__total_steps=20))
     assert (first.key, first.found) == ("trainer.critic.optimizer.lr_warmup_steps", 21)
     assert (second.key, second.found) == ("trainer.critic_warmup", 20)
-    assert step_notes(stage("rft", **values, trainer__critic_warmup=19, buffer__total_steps=21)) == []
+    assert beside_few(stage("rft", **values, trainer__critic_warmup=19, buffer__total_steps=21)) == []
 
 
 def test_weights_that_are_never_handed_over_are_told():
     """8 steps of one explorer step each: a handover after 8 is one that no explorer step waits for, after 7 one is."""
     of = {"synchronizer__sync_offset": 0, "buffer__total_steps": 8, "algorithm__optimizer__lr_warmup_steps": 0}
-    (note,) = step_notes(stage("rft", **of, synchronizer__sync_interval=8))
+    (note,) = beside_few(stage("rft", **of, synchronizer__sync_interval=8))
     assert (note.key, note.found) == ("synchronizer.sync_interval", 8)
-    assert step_notes(stage("rft", **of, synchronizer__sync_interval=7)) == []
-    assert step_notes(stage("rft", **{**of, "buffer__total_steps": 1}, synchronizer__sync_interval=9)) == []
+    assert beside_few(stage("rft", **of, synchronizer__sync_interval=7)) == []
+    assert beside_few(stage("rft", **{**of, "buffer__total_steps": 1}, synchronizer__sync_interval=9)) == []
 
 
 def test_of_a_stage_whose_length_is_not_known_nothing_is_said_that_depends_on_it():

@@ -167,7 +167,7 @@ def ask(paths: list[Path], question: str, values: list[Any]) -> list[dict[str, A
     rows of JSON's types. Raises duckdb.Error."""
     named = ", ".join(map(tables.literal, paths))
     scan = f"read_parquet([{named}], hive_partitioning=false, file_row_number=true)"
-    with sessions.new(2) as session:
+    with sessions.shared().cursor() as session:
         done = session.execute(f"WITH rows AS (SELECT *, file_row_number AS place FROM {scan}) {question}", values)
         names = [column[0] for column in done.description]
         return [dict(zip(names, map(plain, row), strict=True)) for row in done.fetchall()]
