@@ -183,6 +183,7 @@ def test_distributions(page):
     page.get_by_role("link", name="distributions").click()
     for name in ("reward, rft:", "response length, tokens, rft:", "advantage, rft:"):
         page.get_by_role("img", name=name).wait_for()
+    assert page.locator("figure").count() == 3  # rewards have no components
 
 
 def test_runs_are_sorted_filtered_and_laid_over_each_other(page):

@@ -2,7 +2,7 @@
 "use strict";
 
 const OuroCharts = (() => {
-  const {h} = Ouro, HIGH = 230, zoomed = {};  // title -> what is shown of the horizontal axis, where not all
+  const {h} = Ouro, HIGH = 230, STEPS = Array.from({length: 24}, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3)), zoomed = {};  // title -> what is shown of the horizontal axis, where not all
   const ink = (name, clear = "") => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim() + clear;
 
   // means of neighbouring points with Gaussian weights, standard deviation `width` points: without lag, as in the report
@@ -40,7 +40,7 @@ const OuroCharts = (() => {
       values: (_, marks) => marks.map((one) => (one === null ? "" : Ouro.number(one)))};
     const data = tables.length === 1 ? tables[0] : uPlot.join(tables);
     const plot = new uPlot({...size, series: lines, bands, cursor: {sync: {key: given.axis}, focus: {prox: 24}},
-      scales: {x: {time: false}, y: given.log ? {distr: 3} : given.shares ? {range: (_, low, high) => [Math.min(low, given.shares.low), Math.max(high, given.shares.high)]} : {}}, axes: [{...axis, size: 34}, {...axis, size: 58}],
+      scales: {x: {time: false}, y: given.log ? {distr: 3} : given.shares ? {range: (_, low, high) => [Math.min(low, given.shares.low), Math.max(high, given.shares.high)]} : {}}, axes: [{...axis, size: 34, incrs: given.axis === "step" ? STEPS : undefined}, {...axis, size: 58}],
       hooks: {setScale: [(shown, key) => { if (key === "x") keep(title, shown); }], drawClear: given.shares ? [(shown) => paint(shown, given.shares)] : []}}, data, place);
     if (zoomed[title]) plot.setScale("x", zoomed[title]);
     const fit = () => plot.setSize({...size, width: Math.max(place.clientWidth, 100)}), end = () => { watch.disconnect(); plot.destroy(); };
