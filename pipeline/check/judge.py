@@ -92,11 +92,10 @@ def broken_rules(recipe: Recipe, read: Iterable[Problem]) -> list[Problem]:
     def unreadable(stage: str) -> list[str]:
         return [key for stages, key in wrong if not stages or stage in stages]
 
-    if unfit := [*changes.unfit_changes(recipe)]:
-        return unfit
-    broken = recipe.together([(name, dict.fromkeys(
-        problem for _, one in segments(settings) for problem in rules_of_stage(one, unreadable(name))))
-        for name, settings in recipe.every])
+    unfit = [*changes.unfit_changes(recipe)]
+    broken = unfit + recipe.together([(name, dict.fromkeys(
+        problem for _, one in ([(0, settings)] if unfit else segments(settings))
+        for problem in rules_of_stage(one, unreadable(name)))) for name, settings in recipe.every])
     if not recipe.ordered:
         return broken
     return broken + [problem for rule in BETWEEN_STAGES for problem in rule(recipe) if _caused_by_none(
