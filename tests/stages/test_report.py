@@ -94,9 +94,11 @@ def test_a_page_of_what_is_there_names_what_is_not_and_gives_way_to_the_whole(tm
 
 
 def test_every_section_is_there(page):
-    for heading in ("Stages", "Learning", "Evaluation", "Time", "Data", "Rollouts", "Agreement", "Provenance", "SQL"):
+    for heading in ("Stages", "Findings", "Learning", "Evaluation", "Time", "Data", "Rollouts", "Agreement",
+                    "Provenance", "SQL"):
         assert re.search(rf"<h2[^>]*>[^<]*{heading}", page), heading
     words = text(page)
+    assert all(one in unescape(words) for one in ("rft: steps 6 (limit 30)", "FROM steps) GROUP BY stage\" toy/first"))
     assert all(one in words for one in ("6 rows read", "= 4 kept", "(3 train, 1", "+ 2 dropped.", "needed 5",
                                         "text_length_filter 1 0", "48 rollouts", "vllm 0.32.0", "reference answer 24"))
     assert Counter(re.findall(r'data-stage="rft" data-step="(\d)"', page)) == dict.fromkeys("123456", 8)  # all 48
