@@ -186,6 +186,16 @@ def test_distributions(page):
     assert page.locator("figure").count() == 3  # rewards have no components
 
 
+def test_findings_of_the_doctor_and_their_queries(page):
+    page.get_by_role("link", name="doctor").click()
+    verdicts = page.locator("tbody tr td:first-child")
+    verdicts.first.wait_for()
+    shown = verdicts.all_inner_texts()
+    assert set(shown) <= {"found", "healthy", "skipped"} and shown == sorted(shown, key=["found", "healthy", "skipped"].index)
+    page.get_by_role("link", name="constant_reward").first.click()
+    assert "share_of_steps" in page.get_by_role("textbox", name="Question in SQL").input_value()
+
+
 def test_runs_are_sorted_filtered_and_laid_over_each_other(page):
     page.get_by_role("link", name="all runs").click()
     page.get_by_role("button", name="seed").click()

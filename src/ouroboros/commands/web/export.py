@@ -16,7 +16,7 @@ import numpy as np
 from ouroboros.commands.web import curves, details, distributions, overview, rollouts
 from ouroboros.commands.web.app import STATIC
 from ouroboros.commands.web.rollouts import Address, Wanted
-from ouroboros.pipeline.results import sweep_view
+from ouroboros.pipeline.results import doctor, sweep_view
 from ouroboros.pipeline.results.query import plain
 from ouroboros.pipeline.results.view import View
 from ouroboros.pipeline.store import tables
@@ -58,6 +58,7 @@ def _answers(root: Path, run: View) -> Iterator[tuple[str, Any]]:
     for stage in shown["stages"]:  # the page may be passed on: it says nothing of this machine
         stage |= {"directory": Path(stage["directory"]).name, "process": None}
     yield address("run", run=run.run), shown
+    yield address("doctor", run=run.run), doctor.rows(doctor.of_run(run))
     yield address("scores", run=run.run), overview.scores(run)
     yield address("columns", run=run.run), (columns := curves.columns(run))
     yield address("distributions", run=run.run), distributions.of_run(run)

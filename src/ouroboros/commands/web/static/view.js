@@ -4,7 +4,7 @@
 
 const OuroView = (() => {
   const {h} = Ouro, main = document.getElementById("main"), SECONDS = 3;
-  const PARTS = [["", "stages"], ["curves", "curves"], ["scores", "evaluations"], ["rollouts", "rollouts"], ["settings", "settings"], ["logs", "logs"], ["sql", "SQL"]];
+  const PARTS = [["", "stages"], ["curves", "curves"], ["scores", "evaluations"], ["rollouts", "rollouts"], ["doctor", "doctor"], ["settings", "settings"], ["logs", "logs"], ["sql", "SQL"]];
   const SERVED = ["settings", "logs", "sql"];  // not part of an exported page
   let known = null;
 
