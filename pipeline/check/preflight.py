@@ -227,7 +227,7 @@ def _stage(report: Report, recipe: Recipe, name: str, config: Config, gpus: Gpus
     None where they were not counted."""
     start, teacher = recipe.models[name], recipe.teacher(name)
     made, plain, facts = _made(report.plan, name), plain_config(start), workload.described(config)
-    planned = report.plan and next(one for one in report.plan.stages if one.name == name)
+    planned = next((one for one in report.plan.stages if one.name == name), None) if report.plan else None
     facts += times.described(config, times.expected(planned, config)) if planned and made is not None else []
     report.facts.append((name, facts))
     judged = Report("") if made is None else report  # a complete stage has no problems
