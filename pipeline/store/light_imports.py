@@ -13,9 +13,9 @@ from ouroboros.pipeline.store import kept
 def import_transformers_light() -> None:
     """Imports it, if no other module has. Of its classes, docstrings are those in the source."""
     version = kept.version()
-    packages = kept.answers(__file__, version) or importlib.metadata.packages_distributions()
-    kept.keep(__file__, version, packages)
     usual = importlib.metadata.packages_distributions
+    if not (packages := kept.answers(__file__, version)):
+        kept.keep(__file__, version, packages := usual())
     importlib.metadata.packages_distributions = lambda: packages
     try:
         from transformers import utils
