@@ -162,10 +162,11 @@ bench: .venv/.ready
 	$(BIN)/python -m pip install --quiet --no-deps --requirement benchmarks/requirements-trl.txt
 	@for name in rollout step overhead stages; do $(BIN)/python -m benchmarks.$$name $(RUN) || exit 1; done
 
-# which files a setting passes (half a minute, it trains one step), the structure of the code and its limits, and in how
-# many places facts are; all three are printed, whichever fails
+# which files a setting passes (half a minute, it trains one step), processor seconds of the commands that one waits for
+# (two minutes), the structure of the code and its limits, and in how many places facts are; all are printed
 house: .venv/.ready
 	$(BIN)/python -m benchmarks.walk
+	$(BIN)/python -m benchmarks.quick
 	@$(BIN)/python -m benchmarks.house; house=$$?; $(BIN)/python -m benchmarks.goals && exit $$house
 
 mutants: .venv/.ready

@@ -21,6 +21,7 @@ from ouroboros.pipeline.store import checkpoints, files, images, weights
 from ouroboros.pipeline.store.digests import resolve
 from ouroboros.pipeline.store.errors import ConfigError, DataError
 from ouroboros.pipeline.store.harbor import read_task
+from ouroboros.pipeline.store.light_imports import import_transformers_light
 from ouroboros.pipeline.store.records import RawTask, Task
 from ouroboros.stages import model as model_stage
 from ouroboros.stages import tasks as tasks_stage
@@ -192,6 +193,7 @@ def _opened(settings: Config, asked: Asked, task: Task, stack: ExitStack):
     if settings.explorer.rollout_model.engine_type == "openai" and asked.script is None:
         return openai_engine.text_tokenizer(), open_one(None, settings, [], False, None), openai_engine.limits(settings)
     if asked.script is not None:
+        import_transformers_light()
         tokenizer = (_character_tokenizer(settings) if settings.model.init.enable else
                      load_tokenizer(_named_model(settings), settings.model))
         return tokenizer, Script(_replies(asked.script, task), tokenizer), settings

@@ -23,9 +23,10 @@ from ouroboros.pipeline.settings.model import Init, Lora
 from ouroboros.pipeline.store import files, kept
 from ouroboros.pipeline.store.definitions import sources
 from ouroboros.pipeline.store.errors import ModelError, OuroError
+from ouroboros.pipeline.store.light_imports import import_transformers_light
 from ouroboros.pipeline.store.model_shape import CONFIG
 from ouroboros.pipeline.store.packable import unpackable
-from ouroboros.workflows.protocol.hugging_face import check_weights, import_transformers, model_class, read_config
+from ouroboros.workflows.protocol.hugging_face import check_weights, model_class, read_config
 
 HEAD_NORMS = ("q_norm", "k_norm")
 OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are weighted in the model's dtype
@@ -34,16 +35,14 @@ OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are wei
 def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
     """Returns question -> size of each model; problems and uncounted models go into the lists of `found`.
 
-    A model of which there was nothing to say is not counted again while its files stay as they are."""
+    Where there was nothing to say of any, they are not counted again while the files of the models stay as they are."""
     version = kept.version(*map(str, sources(files.HOME)))
-    made, known = {}, kept.answers(__file__, version)
-    for text in asked:
-        key, before = _state(text), sum(map(len, found.values()))
-        if size := known.get(key) or _size(text, found):
-            made[text] = size
-            if sum(map(len, found.values())) == before and key not in known:
-                known[key] = size
-                kept.keep(__file__, version, known)
+    known, said = kept.answers(__file__, version), sum(map(len, found.values()))
+    states = {text: _state(text) for text in asked}
+    made = {text: size for text, state in states.items() if (size := known.get(state) or _size(text, found))}
+    new = {states[text]: size for text, size in made.items()}
+    if not new.keys() <= known.keys() and sum(map(len, found.values())) == said:
+        kept.keep(__file__, version, known | new)
     return made
 
 
@@ -118,9 +117,9 @@ def overridden_problem(base: Path, model) -> str | None:
 def build(named: str | dict[str, Any], trust: bool = False):
     """The model on the meta device. named: a Hugging Face directory, or the settings of model.init. trust:
     model.trust_remote_code."""
+    import_transformers_light()
     import torch
 
-    import_transformers()  # before others do: it leaves out packages that take seconds to import
     if isinstance(named, dict):
         from ouroboros.stages.model import character_tokenizer, qwen2_config
 

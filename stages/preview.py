@@ -27,6 +27,7 @@ from ouroboros.pipeline.store.architecture import has_code
 from ouroboros.pipeline.store.definitions import sources
 from ouroboros.pipeline.store.digests import resolve
 from ouroboros.pipeline.store.errors import DataError, OuroError
+from ouroboros.pipeline.store.light_imports import import_transformers_light
 from ouroboros.pipeline.store.model_shape import read_config
 from ouroboros.pipeline.store.packable import unknown_type
 from ouroboros.pipeline.store.parent import limited_memory
@@ -59,6 +60,7 @@ class Preview:
         self.tokenizer = self._tokenizer() if request["sources"] or own else None
 
     def _tokenizer(self):
+        import_transformers_light()
         import torch  # noqa: F401  # of CUDA it maps more than what the template may ask for below
 
         from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer

@@ -18,6 +18,7 @@ from ouroboros.pipeline.check import (
     named_functions,
     samples,
     stage,
+    times,
     user_code,
     workload,
 )
@@ -229,6 +230,8 @@ def _stage(report: Report, recipe: Recipe, name: str, config: Config, gpus: Gpus
     None where they were not counted."""
     start, teacher = recipe.models[name], recipe.teacher(name)
     made, plain, facts = _made(report.plan, name), plain_config(start), workload.described(config)
+    planned = next((one for one in report.plan.stages if one.name == name), None) if report.plan else None
+    facts += times.described(config, times.expected(planned, config)) if planned and made is not None else []
     report.facts.append((name, facts))
     judged = Report("") if made is None else report  # a complete stage has no problems
     fitting, taken = fit.of_stage(config, gpus, start, teacher, sizes)

@@ -11,6 +11,7 @@ from ouroboros.pipeline.check.model_size import Layer, Size, Sizes, counted, que
 from ouroboros.pipeline.settings.model import Model
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages import model_size
 from ouroboros.stages.learner.engine.adapter import inject
 from ouroboros.stages.model_size import build, main, measure, overridden_problem, problem_of, sizes
 from ouroboros.workflows.protocol.hugging_face import causal_model
@@ -91,6 +92,26 @@ def test_kernels_that_do_not_import_are_a_warning(tmp_path, monkeypatch):
     found = {"problems": [], "warnings": [], "unjudged": []}
     sizes([json.dumps([str(tmp_path), None, False])] * 2, found)
     assert [("causal_conv1d" in line, "_ZN3c10" in line) for line in found["warnings"]] == [(True, True)]
+
+
+def test_sizes_are_kept_until_the_models_files_change(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.pycache_prefix", str(tmp_path / "kept"))
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    place = tmp_path / "model"
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(QWEN2))
+    asked, counts = json.dumps([str(place), None, False]), []
+    monkeypatch.setattr(model_size, "build", lambda *given: counts.append(given) or meta(QWEN2))
+
+    def asked_again() -> dict:
+        found = {"problems": [], "warnings": [], "unjudged": []}
+        return json.loads(json.dumps(sizes([asked], found)))
+
+    assert asked_again() == asked_again() != {}
+    assert len(counts) == 1
+    (place / "config.json").write_text(json.dumps(QWEN2 | {"vocab_size": 7}))
+    asked_again()
+    assert len(counts) == 2
 
 
 def test_layers_of_a_mixture_with_latent_attention():

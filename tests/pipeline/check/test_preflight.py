@@ -165,7 +165,7 @@ def test_without_the_sizes_of_models_memory_and_disk_are_not_judged(model):
     report = check({**model, **GPU, "cluster.gpu_memory_gib": 8.0}, data=False)
     assert report.problems == report.unjudged == []
     assert [word for word, _ in dict(report.facts)["rft"]] == [
-        "explorer", "trainer", "micro-batch", "checkpoints", "GPUs"]
+        "explorer", "trainer", "micro-batch", "checkpoints", "time", "GPUs"]
     assert not any(heading == "disk" for heading, _ in report.facts)
 
 

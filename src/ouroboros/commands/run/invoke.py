@@ -43,7 +43,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     print where each would run. view: `ouro view` shows it. No problem that a check knows may appear after a stage."""
     from ouroboros.commands.run import outcome, submission
     from ouroboros.commands.run.snakefile import MULTIRUN, make_plan_or_sweep
-    from ouroboros.pipeline.check import preflight
+    from ouroboros.pipeline.check import preflight, times
     from ouroboros.pipeline.plan import hub
 
     print("ouro: checking the configuration and what it names", file=sys.stderr, flush=True)
@@ -71,10 +71,15 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         print(f"ouro: {line}")
     if detach:
         return start_detached(plan, shown, typed(words, extra, profile, verbose)), plan
-    before = _made(plan)
+    before, plans = _made(plan), [] if prints_only else hub.plans_of(plan)
+    expected = {one[0].directory: one for each in plans for one in times.of_plan(each)}
+    for stage, words, _ in expected.values():
+        print(f"ouro: {stage.name}: time {words}", file=sys.stderr)
     begin = partial(start, words, plan=plan, verbose=verbose)
     with watched(plan, shown) if view else contextlib.nullcontext():
         ended = submission.run_jobs(begin, extra, plan) if profile else begin(extra)
+    for line in times.compared(expected.values()):
+        print(f"ouro: {line}", file=sys.stderr)
     return report(shown, ended, shlex.join(typed(words, extra, profile)), _made(plan) != before), plan
 
 
