@@ -71,16 +71,24 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         print(f"ouro: {line}")
     if detach:
         return start_detached(plan, shown, typed(words, extra, profile, verbose)), plan
-    before, plans = _made(plan), [] if prints_only else hub.plans_of(plan)
-    expected = {one[0].directory: one for each in plans for one in times.of_plan(each)}
-    for stage, words, _ in expected.values():
-        print(f"ouro: {stage.name}: time {words}", file=sys.stderr)
+    before, expected = _made(plan), [] if prints_only else _expected(plan)
     begin = partial(start, words, plan=plan, verbose=verbose)
     with watched(plan, shown) if view else contextlib.nullcontext():
         ended = submission.run_jobs(begin, extra, plan) if profile else begin(extra)
-    for line in times.compared(expected.values()):
+    for line in times.compared(expected):
         print(f"ouro: {line}", file=sys.stderr)
     return report(shown, ended, shlex.join(typed(words, extra, profile)), _made(plan) != before), plan
+
+
+def _expected(plan: "Plan | Sweep") -> list[tuple]:
+    """Prints what each stage that trains will take; returns it for `times.compared`."""
+    from ouroboros.pipeline.check import times
+    from ouroboros.pipeline.plan import hub
+
+    expected = {one[0].directory: one for each in hub.plans_of(plan) for one in times.of_plan(each)}
+    for stage, sentence, _ in expected.values():
+        print(f"ouro: {stage.name}: time {sentence}", file=sys.stderr)
+    return list(expected.values())
 
 
 def remark(plan: "Plan | Sweep", extra: list[str], profile: str | None, multirun: bool, update_hub: bool) -> None:
