@@ -15,6 +15,7 @@ from ouroboros.pipeline.settings.arguments.judging import rubric_of
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.records import RawTask
 from ouroboros.workflows.attempts.user_reward import taken_arguments
+from ouroboros.workflows.protocol.prompts import asked_turns
 
 SHOWN = 60  # characters of a prompt and of a truth
 REPEATED = 40  # rows for which a function is called with replies that answer nothing
@@ -49,8 +50,9 @@ def unjudgeable(source: dict[str, Any], drawn: Sample, rows: Sequence[RawTask]) 
 
 
 def replies(row: RawTask) -> list[str]:
-    """Replies that answer nothing: the question, its last line, an empty one."""
-    return [row.question, row.question.strip().rpartition("\n")[2], ""]
+    """Replies that answer nothing: the question, its last line, an empty one, all messages of the prompt."""
+    prompt = "\n".join(str(turn.get("content") or "") for turn in asked_turns(row, None))
+    return [row.question, row.question.strip().rpartition("\n")[2], "", prompt]
 
 
 def unearned(tried: Sequence[tuple[RawTask, list[float | None]]]) -> list[str]:
@@ -58,7 +60,8 @@ def unearned(tried: Sequence[tuple[RawTask, list[float | None]]]) -> list[str]:
     truth, or demonstration, and of these replies; None: no reward. A reply that is a letter to choose may earn as often
     as the commonest letter."""
     paid = {what: [row for row, (truth, *found) in tried if 0 < (truth or 0) <= (found[at] or 0)]
-            for at, what in enumerate(("its question", "the last line of its prompt", "an empty reply"))}
+            for at, what in enumerate(("its question", "the last line of its prompt", "an empty reply",
+                                       "its whole prompt"))}
     what, rows = max(paid.items(), key=lambda one: len(one[1]))
     letters = Counter(row.answer for row, _ in tried if re.fullmatch(r"\(?[A-Za-z]\)?", row.answer))
     return [] if len(rows) <= max([OFTEN * len(tried), *letters.values()]) else [

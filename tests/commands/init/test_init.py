@@ -332,6 +332,7 @@ def test_a_directory_that_is_not_empty_is_refused(tmp_path, capsys):
     ([], "DIR"), (["x", "--from", "a.jsonl"], "--model"), (["x", "--model", "m"], "--from"),
     (["x", "--from", "a.jsonl", "--model", "m", "--template", "math"], "without --template"),
     (["x", "--prompt-key", "q"], "--from"), (["x", "--from", "a.jsonl", "--model", "nowhere"], "no such directory"),
+    (["x", "--from", "evals://2d_movement", "--model", "nowhere"], "taskset.path"),
     # a second name is only for an agent
     *((words.split(), " ") for words in ("agent x --template math", "agents x", "x agent", "agent x --from a.jsonl",
                                         "agent x y"))])

@@ -12,7 +12,8 @@ from ouroboros.pipeline.check.reading import Sample
 from ouroboros.pipeline.check.samples import generator_problems, sources_here
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.settings.data import TaskFormat
-from ouroboros.stages.judged_rows import replies, unjudgeable
+from ouroboros.pipeline.store.records import RawTask
+from ouroboros.stages.judged_rows import replies, unearned, unjudgeable
 from ouroboros.workflows.environments.folder import Folder
 from ouroboros.workflows.environments.frozen_lake import FrozenLake
 from ouroboros.workflows.environments.shop import Shop
@@ -154,3 +155,13 @@ def test_a_generator_that_makes_no_expressions_does_not_suit_countdown_reward():
     assert not any(map(generator_problems, stages_of()))
     fits = stages_of(f"{pool}.generator=products", "buffer.explorer_input.default_reward_fn_type=accuracy_reward")
     assert not any(map(generator_problems, fits))
+
+
+def test_all_messages_of_a_prompt_are_tried_as_a_reply():
+    """The origin that a system message explains is the truth of some rows, and is in no question."""
+    messages = [{"role": "system", "content": "You start at (0, 0)."}, {"role": "user", "content": "Go up once."}]
+    row = RawTask(0, "Go up once.", "(0, 0)", None, messages=json.dumps({"messages": messages}))
+    assert replies(row) == ["Go up once.", "Go up once.", "", "You start at (0, 0).\nGo up once."]
+    paid = [1.0, *(float(row.answer in reply) for reply in replies(row))]
+    [line] = unearned([(row, paid)])
+    assert "whole prompt" in line

@@ -118,8 +118,11 @@ def project_files(source: str, model: str, keys: dict[str, str | None], project:
     directory: of the project; it need not exist. Raises OuroError for a model or data that cannot be used, and where
     columns are ambiguous."""
     from ouroboros.commands.init.recipe import relative
-    from ouroboros.pipeline.store import gguf
+    from ouroboros.pipeline.store import gguf, packages
 
+    if packages.package_of(source):
+        raise ConfigError(f"--from {source}: names tasks of a package; needed data files. A recipe names such tasks as "
+                          "buffer.explorer_input.taskset.path (docs/tasks.md).")
     model = os.path.expanduser(model)
     if gguf.is_named(model, "model_path"):
         with tempfile.TemporaryDirectory() as root:
