@@ -246,7 +246,7 @@ def _few(config: Config, steps: int) -> list[Problem]:
     """Warns of a stage that is over before it can learn much."""
     key = "buffer.total_steps" if config.buffer.total_steps else "buffer.total_epochs"
     most = "at most " if workload(config).most else ""
-    return [Problem(key, f"the stage makes {most}{steps} optimizer steps; fewer than {FEW} seldom teach anything.",
+    return [Problem(key, f"optimizer steps of the stage: {most}{steps}; fewer than {FEW} seldom teach anything.",
                     "Raise it, or lower the batch, unless this is a trial.", found=at(config, key))] * (steps < FEW)
 
 

@@ -90,8 +90,8 @@ def continued(stage: Any) -> str:
         return unlike
     words = f"continues {donor.stage.name}@{donor.step}, {donor.total - donor.step} steps"
     last = max(map(int, stage.trunk.get("changes", {})), default=0)
-    again = f"; steps {donor.step + 1} to {last} are made again, for lack of what step {last} left: " + (
-        "trainer.keep_every keeps more checkpoints") if donor.step < last else ""
+    again = (f"; the steps behind it up to {last} are made again, for lack of what step {last} left: "
+             "trainer.keep_every keeps more checkpoints") if donor.step < last else ""
     return words + again
 
 
