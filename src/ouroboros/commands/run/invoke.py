@@ -86,8 +86,8 @@ def _expected(plan: "Plan | Sweep") -> list[tuple]:
     from ouroboros.pipeline.plan import hub
 
     expected = {one[0].directory: one for each in hub.plans_of(plan) for one in times.of_plan(each)}
-    for stage, sentence, _ in expected.values():
-        print(f"ouro: {stage.name}: time {sentence}", file=sys.stderr)
+    for line in dict.fromkeys(f"ouro: {stage.name}: time {sentence}" for stage, sentence, _ in expected.values()):
+        print(line, file=sys.stderr)  # one for points of a sweep that take as long
     return list(expected.values())
 
 
