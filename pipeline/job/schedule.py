@@ -116,11 +116,14 @@ class Schedule:
         return range(1, min(self.total_steps, ahead + turn) + 1)
 
     def publishes(self, trainer_step: int) -> bool:
-        """Returns whether an explorer step will request version t, of this stage or of a longer one that continues it;
+        """Returns whether an explorer step will request version t."""
+        return self.requests(self.first_user(trainer_step), trainer_step)
+
+    def requests(self, explorer_step: int, version: int) -> bool:
+        """Returns whether explorer step s, of this stage or of a longer one that continues it, begins with version t;
         the latter publishes the last one itself."""
-        first_user = self.first_user(trainer_step)
-        there = first_user <= self.explorer_steps or (self.extendable and trainer_step < self.total_steps)
-        return there and self.weights_version(first_user) == trainer_step
+        there = explorer_step <= self.explorer_steps or (self.extendable and version < self.total_steps)
+        return there and self.weights_version(explorer_step) == version
 
     def first_user(self, trainer_step: int) -> int:
         """Returns the first explorer step that may request version t; if it does not, none does."""

@@ -94,7 +94,7 @@ class Scheduled(Unasked):
         # in this order: the explorer deletes weights after it wrote the rollouts that need them no more
         absent = not self.is_there(trainer_step)
         user = max(self.explored() + 1, self.schedule.first_user(trainer_step))
-        return absent and user <= self.schedule.explorer_steps and self.schedule.weights_version(user) == trainer_step
+        return absent and self.schedule.requests(user, trainer_step)
 
     def explored(self) -> int:
         return max(tables.steps_present(self.stage, "rollouts"), default=0)
