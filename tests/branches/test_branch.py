@@ -70,7 +70,7 @@ def test_a_branch_is_the_stage_with_these_changes_from_nothing(name, planned, ru
 def test_a_change_acts_from_the_next_step_and_from_rows_that_no_step_has_read(planned, run):
     """Train batches of half an explorer step: step 3 of the trainer reads half of explorer step 2."""
     stage = run(planned("here", *AHEAD, f"{BATCH}=4", "buffer.total_steps=6", changing({3: COOL | LR})))
-    assert [row["lr"] for row in table(stage, "steps")] == [1e-6] * 3 + [1e-3] * 3
+    assert [row["lr"] for row in table(stage, "steps")] == [5e-4] * 3 + [1e-3] * 3
     assert {row["step"]: row["temperature"] for row in table(stage, "experience")} == {1: 1.0, 2: 1.0, 3: 0.5}
 
 
