@@ -203,7 +203,7 @@ LEARNING = [
             JOIN trained USING (run, experience_id) GROUP BY ALL) USING (stage, step)
         WHERE lr > 0 AND advantage IS DISTINCT FROM 0 GROUP BY stage HAVING steps > 1""", 0.1,
          "algorithm.policy_loss_fn and its arguments, the mask of tokens"),
-    Rule("not_finite", "Steps have a loss or a gradient that is no number.", f"""
+    Rule("not_finite", "Steps have a loss or a gradient that is not finite.", f"""
         SELECT stage, sum((NOT isfinite(loss + grad_norm))::INT) AS steps, min(step) FILTER (
             NOT isfinite(loss + grad_norm)) AS first_step FROM {_of('steps')} GROUP BY stage""", 0,
          f"{RATE}, model.dtype"),

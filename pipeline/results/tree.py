@@ -1,6 +1,5 @@
 """`ouro tree`: training stages of runs that begin alike, the trunk first, and below it what branches from it."""
 
-
 from ouroboros.pipeline.results import query
 from ouroboros.pipeline.results.compare import last_scores, metric_of
 from ouroboros.pipeline.results.view import View
@@ -16,11 +15,11 @@ def tree(runs: list[View]) -> query.Answer:
     """
     metric, groups = metric_of(runs), {}
     for run in runs:
+        score = next((one.value for one in last_scores(run) if one.metric == metric), None)
         for stage in (one for one in run.stages if one.kind.trains and (one.directory / "stage.json").exists()):
             spec = files.read_json(stage.directory / "stage.json")
             given = [(int(step), ", ".join(f"{key}={value}" for key, value in sorted(mask(values).items())))
                      for step, values in spec["config"].get("changes", {}).items()]
-            score = next((one.value for one in last_scores(run) if one.metric == metric), None)
             steps = max(tables.steps_present(stage.directory, "steps"), default=0)
             groups.setdefault(spec.get("trunk", {}).get("settings"), []).append(
                 (sorted(given), run.run, stage.name, steps, score))

@@ -17,6 +17,7 @@ from ouroboros.stages.explore import explore
 from ouroboros.stages.follow import Follower, finish_training
 from ouroboros.stages.learn import learn
 from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.zero import ZeroEngine
 from tests.configs import TINY, overridden
 from tests.factories import row
 
@@ -101,3 +102,15 @@ def work(context: job.Context) -> None:
     if failed:
         raise failed[0]
     finish_training(context)
+
+
+def count_of_adam(patch):
+    """A planted fault: the optimizer's step count begins at 0 again after a resume."""
+    load = ZeroEngine.load
+
+    def forgetful(zero, directory):
+        load(zero, directory)
+        for state in zero.engine.optimizer.optimizer.state.values():
+            state["step"] = torch.zeros_like(torch.as_tensor(state["step"]))
+
+    patch.setattr(ZeroEngine, "load", forgetful)

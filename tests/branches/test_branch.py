@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from ouroboros.pipeline.job import segments, selection
 from ouroboros.pipeline.results import equality
@@ -14,6 +13,7 @@ from ouroboros.pipeline.store import files
 from ouroboros.stages.explorer.weights import Weights
 from ouroboros.stages.learner.engine.zero import ZeroEngine
 from ouroboros.stages.learner.replay import Replay
+from tests.branches.conftest import count_of_adam
 from tests.configs import lora
 from tests.toy.conftest import table
 
@@ -112,17 +112,6 @@ def rate_of_the_first_step(patch):
         return changes.changed(found, LR), until
 
     patch.setattr(segments, "chosen", too_early)
-
-
-def count_of_adam(patch):
-    load = ZeroEngine.load
-
-    def forgetful(zero, directory):
-        load(zero, directory)
-        for state in zero.engine.optimizer.optimizer.state.values():
-            state["step"] = torch.zeros_like(torch.as_tensor(state["step"]))
-
-    patch.setattr(ZeroEngine, "load", forgetful)
 
 
 def counts_of_uses(patch):

@@ -6,15 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from ouroboros.pipeline.job import taking, trunks
 from ouroboros.pipeline.job.context import open_stage
 from ouroboros.pipeline.results import equality
 from ouroboros.pipeline.store import checkpoints, files, tables, versions
 from ouroboros.pipeline.store.errors import StageError
-from ouroboros.stages.learner.engine.zero import ZeroEngine
-from tests.branches.conftest import TASKS
+from tests.branches.conftest import TASKS, count_of_adam
 from tests.damage import flip
 from tests.toy.conftest import table
 
@@ -186,14 +184,7 @@ def test_one_that_was_killed_while_it_took_ends_as_if_undisturbed(donor, planned
 
 
 def test_a_count_of_adam_that_was_not_carried_is_found(donor, planned, run, monkeypatch):
-    load = ZeroEngine.load
-
-    def forgetful(zero, directory):
-        load(zero, directory)
-        for state in zero.engine.optimizer.optimizer.state.values():
-            state["step"] = torch.zeros_like(torch.as_tensor(state["step"]))
-
-    monkeypatch.setattr(ZeroEngine, "load", forgetful)
+    count_of_adam(monkeypatch)
     longer, alone = (run(planned(root, *SFT, "buffer.total_steps=7")) for root in ("here", "other"))
     assert [line.partition(":")[0] for line in equality.differences(longer, alone)] == ["weights", "steps"]
 

@@ -25,7 +25,7 @@ from ouroboros.pipeline.store.model_shape import plain_config
 SMALL, MIDDLE = 20_000_000, 300_000_000  # parameters below which a model learns at the first, the second of RATES
 RATES = {"rft": (5e-4, 2e-5, 1e-6), "sft": (1e-3, 5e-5, 1e-5), "dpo": (2e-4, 1e-6, 5e-7), "cpt": (1e-3, 1e-4, 1e-5)}
 MOST, LEAST = {"rft": 64, "sft": 64, "dpo": 32, "cpt": 16}, 8  # rows of a batch
-STEPS, PASSES = (100, 300), 20  # of a run, by at most so many passes over the rows
+STEPS, PASSES = (100, 300), 20  # steps of a run that are aimed at; most passes over the rows
 WORKED = 512  # tokens of a response that may reason before it answers
 BRIEF = 64  # the same for a model below SMALL, which cannot reason, and the least for any
 OUTLIER = 4  # times the length of nearly all rows: longer ones do not set the limits
