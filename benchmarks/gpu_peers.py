@@ -22,7 +22,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from statistics import median
 
 import numpy as np
 
+from benchmarks.gpu_memory import DeviceMemory
 from benchmarks.gpu_path import PROMPT_TOKENS, QUESTION, RESPONSE_TOKENS, TASKS, make_model, make_tasks
 
 DOCUMENTED = {}  # the example for a colocated engine in TRL's vllm_integration.md: defaults for everything else
@@ -160,31 +160,6 @@ def run_limited(words: list[str], output: Path, limit: float, each: Callable[[],
     process.wait()
     each()
     return f"no end after {limit:.0f} s" if over else f"exit code {process.returncode}"
-
-
-class DeviceMemory:
-    """The largest memory in use on a visible GPU while it is open, by NVML, in GiB."""
-
-    def __init__(self):
-        import pynvml
-
-        pynvml.nvmlInit()
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(pynvml.nvmlDeviceGetCount())))
-        self._devices = [pynvml.nvmlDeviceGetHandleByIndex(int(index)) for index in seen.split(",")]
-        self._read, self.largest, self._over = pynvml.nvmlDeviceGetMemoryInfo, 0.0, threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-
-    def _follow(self) -> None:
-        while not self._over.wait(0.2):
-            self.largest = max([self.largest, *(self._read(one).used / 2**30 for one in self._devices)])
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._over.set()
-        self._thread.join()
 
 
 def started(tree: Path, given, name: str, variant: dict) -> dict:
