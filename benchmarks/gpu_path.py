@@ -11,9 +11,11 @@ and writes it as JSON.
 import argparse
 import hashlib
 import json
+import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +24,11 @@ from benchmarks.gpu_memory import DeviceMemory, estimate
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.plan.plan import Plan, make_plan
 from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.parent import die_with_parent
 from ouroboros.stages.model import BYTE_LEVEL, CHARACTERS, CHAT_TEMPLATE, SPECIAL
 
 PROMPT_TOKENS, RESPONSE_TOKENS, TASKS = 128, 512, 512
+ENDS_WITH_US = partial(die_with_parent, signal.SIGTERM)  # a benchmark ended by its limit leaves no stage on the GPU
 
 
 def hash_reward(response: str, answer: str) -> dict[str, float]:
@@ -124,7 +128,8 @@ def run_stage(plan: Plan, name: str) -> dict:
     stage = next(s for s in plan.stages if s.name == name)
     begin = time.time()
     with DeviceMemory() as memory:
-        subprocess.run([sys.executable, "-m", f"ouroboros.stages.{stage.kind}", stage.directory], check=True)
+        subprocess.run([sys.executable, "-m", f"ouroboros.stages.{stage.kind}", stage.directory], check=True,
+                       preexec_fn=ENDS_WITH_US)
     return {"directory": stage.directory, "wall_seconds": time.time() - begin, "gpu_gib": memory.largest,
             "estimate_gib": estimate(stage.config, plan.config.model.model_path)}
 

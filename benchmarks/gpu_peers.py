@@ -29,7 +29,6 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.gpu_memory import DeviceMemory
 from benchmarks.gpu_path import PROMPT_TOKENS, QUESTION, RESPONSE_TOKENS, TASKS, make_model, make_tasks
 
 DOCUMENTED = {}  # the example for a colocated engine in TRL's vllm_integration.md: defaults for everything else
@@ -146,17 +145,20 @@ def verl(root: Path, model: Path, given, overrides: list[str]) -> list[dict]:
 
 
 def run_limited(words: list[str], output: Path, limit: float, each: Callable[[], None] = lambda: None, **where) -> str:
-    """Runs a command with its output in a file; ends it and all of its session after `limit` seconds. each: called
-    every second and at the end."""
+    """Runs a command with its output in a file; ends it and all of its session after `limit` seconds, or when this
+    process is asked to end. each: called every second and at the end."""
     output.parent.mkdir(parents=True, exist_ok=True)
     late = time.monotonic() + limit
     with output.open("w") as file:
         process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, **where)
-        while time.monotonic() < late and process.poll() is None:
-            time.sleep(1)
-            each()
-        if over := process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+        try:
+            while time.monotonic() < late and process.poll() is None:
+                time.sleep(1)
+                each()
+        finally:
+            if over := process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     each()
     return f"no end after {limit:.0f} s" if over else f"exit code {process.returncode}"
@@ -164,6 +166,8 @@ def run_limited(words: list[str], output: Path, limit: float, each: Callable[[],
 
 def started(tree: Path, given, name: str, variant: dict) -> dict:
     """One run in a process of its own, with the code of a tree: its steps, seconds and the device's memory."""
+    from benchmarks.gpu_memory import DeviceMemory  # an older tree, which `ours` runs with this file, has none
+
     answer, log = given.root / f"{name}.json", given.root / f"{name}.log"
     paths = [*(map(str, given.verl) if "verl" in variant else ()), f"{tree}/src", str(tree),
              os.environ.get("PYTHONPATH", "")]

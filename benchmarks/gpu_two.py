@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.gpu_memory import DeviceMemory, estimate
-from benchmarks.gpu_path import QUESTION, SHAPES, make_model, make_tasks
+from benchmarks.gpu_path import ENDS_WITH_US, QUESTION, SHAPES, make_model, make_tasks
 from benchmarks.gpu_peers import TWO, planned
 from benchmarks.gpu_update import RECOMPUTE, Shape, settings
 
@@ -70,7 +70,7 @@ def run(words: list[str], output: Path, limit: float, until: Callable[[], bool] 
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("a") as file:
         process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-                                   env=os.environ | more)
+                                   preexec_fn=ENDS_WITH_US, env=os.environ | more)
         begin = time.monotonic()
         while process.poll() is None:
             if until() or time.monotonic() - begin > limit:
