@@ -146,7 +146,7 @@ setup-gpu:
 ifneq ($(findstring gpu,$(LOCK)),)
 	@$(BIN)/python -c 'import torch, vllm; assert torch.version.cuda, f"torch {torch.__version__} is no CUDA build"' || { \
 	  echo "torch for CUDA, or vllm, does not import: the last line above says why."; exit 1; }
-	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' && $(BIN)/python -m ouroboros gpus || \
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' && $(BIN)/python -m ouroboros.pipeline.job.devices || \
 	  echo "set up, but torch sees no GPU here: does nvidia-smi show one?"
 else
 # pip keeps a version that is installed, whichever its build, so one that does not import has to go

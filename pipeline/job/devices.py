@@ -1,6 +1,7 @@
 """The GPUs of a run: visible on this machine, declared in the configuration, and required by a stage.
 
-Determined without importing torch, so that planning is fast and works on a machine without torch.
+Determined without importing torch, so that planning is fast and works on a machine without torch. As a command it
+prints this machine's, and what to run first (`make setup-gpu`).
 """
 
 import importlib.util
@@ -132,3 +133,7 @@ def _asked(columns: str) -> list[str]:
 def needed_gpus(mode: str, *holders: int) -> int:
     """Returns the GPUs of a stage from the numbers of its components: their sum, or the maximum under colocate."""
     return max(holders) if mode == "colocate" else sum(holders)
+
+
+if __name__ == "__main__":
+    print(*introduced(), sep="\n")

@@ -1,5 +1,4 @@
-"""The command `ouro`; `python -m ouroboros lock cpu|gpu|gpu-next` prints the path of a lock file for pip, `python -m
-ouroboros gpus` the GPUs of this machine."""
+"""The command `ouro`; `python -m ouroboros lock cpu|gpu|gpu-next` prints the path of a lock file for pip."""
 
 import sys
 
@@ -24,17 +23,8 @@ def lock(words: list[str]) -> int:
     return 0
 
 
-def gpus() -> None:
-    """Prints this machine's GPUs, and what to run first."""
-    from ouroboros.pipeline.job.devices import introduced
-
-    print("\n".join(introduced()))
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["lock"]:
         sys.exit(lock(sys.argv[2:]))
-    if sys.argv[1:] == ["gpus"]:
-        sys.exit(gpus())
     sys.argv[0] = "ouro"
     sys.exit(ouro())
