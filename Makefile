@@ -13,7 +13,7 @@
 # make mutants  plant 300 wrong edits in the core, and count those that a test finds (an hour); goes on where it stopped
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
 # make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them. With
-#   LOCK=requirements-gpu-next.lock: with the vLLM of the CPU lock (docs/gpu.md says which has run on a GPU)
+#   LOCK=requirements-gpu-next.lock: with the newest vLLM and torch (docs/gpu.md compares the two)
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(shell command -v python$(v) 2>/dev/null)) python3)
 BIN := .venv/bin
 # .venv/.gpu marks a set-up for GPUs and names its lock, so that no other target installs other builds over it
@@ -146,7 +146,7 @@ setup-gpu:
 ifneq ($(findstring gpu,$(LOCK)),)
 	@$(BIN)/python -c 'import torch, vllm; assert torch.version.cuda, f"torch {torch.__version__} is no CUDA build"' || { \
 	  echo "torch for CUDA, or vllm, does not import: the last line above says why."; exit 1; }
-	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' && $(BIN)/python -m ouroboros.pipeline.job.devices || \
 	  echo "set up, but torch sees no GPU here: does nvidia-smi show one?"
 else
 # pip keeps a version that is installed, whichever its build, so one that does not import has to go

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_memory import DeviceMemory, estimate
 from benchmarks.gpu_path import QUESTION, make_tasks, tokenizer
 from benchmarks.gpu_peers import run_limited
 from tests import families
@@ -44,6 +45,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # name -> model_type, setti
         "num_experts_per_tok": 2, "moe_intermediate_size": 1024, "moe_shared_expert_intermediate_size": 1024,
         "layers_block_type": ["mamba", "moe", "attention", "mamba"]}),
     "gemma3": ("gemma3_text", GEMMA | {"sliding_window": 512}),
+    "gemma3_270m": ("gemma3_text", GEMMA | {  # the whole of Gemma 3 270M
+        "sliding_window": 512, "vocab_size": 262144, "hidden_size": 640, "intermediate_size": 2048,
+        "num_hidden_layers": 18, "layer_types": 3 * GEMMA["layer_types"]}),
     "qwen3_5": ("qwen3_5", QWEN35),
     "qwen3": ("qwen3", {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}),
     "qwen3_moe": ("qwen3_moe", {
@@ -76,7 +80,7 @@ def make(name: str, path: Path) -> None:
     kind = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         kind.from_config(config, dtype=torch.bfloat16).save_pretrained(path)
-    tokenizer(COMMON["vocab_size"]).save_pretrained(path)
+    tokenizer(text.get("vocab_size", COMMON["vocab_size"])).save_pretrained(path)
 
 
 def settings(root: Path, model: Path, given, overrides: list[str]):
@@ -141,7 +145,8 @@ def rollouts(given, model: Path, part: str, overrides: list[str]) -> None:
     plan = make_plan(settings(root, model, given, overrides))
     plan.freeze()
     make_tasks(Path(next(s for s in plan.stages if s.name == "curate").directory))
-    directory, seen = Path(next(s for s in plan.stages if s.name == "rft").directory), 0
+    stage, seen = next(s for s in plan.stages if s.name == "rft"), 0
+    directory = Path(stage.directory)
 
     def follow() -> None:
         nonlocal seen
@@ -153,11 +158,13 @@ def rollouts(given, model: Path, part: str, overrides: list[str]) -> None:
             note(given.out, part=part, **row)
         seen = len(made)
 
-    limited(given, part, [sys.executable, "-m", "ouroboros.stages.rft", str(directory)], follow)
+    with DeviceMemory() as memory:
+        limited(given, part, [sys.executable, "-m", "ouroboros.stages.rft", str(directory)], follow)
     probes = [tables.read(tables.step_file(directory, "rollouts", step), records.Rollout).to_pylist()[0]
               ["probe_max_difference"] for step in tables.steps_present(directory, "rollouts")]
     logs = {path.name: path.read_text(errors="replace")[-1500:] for path in directory.glob("*.log")}
-    note(given.out, part=part, probes=probes, **({} if seen == given.steps else {"logs": logs}))
+    note(given.out, part=part, probes=probes, gpu_gib=memory.largest, estimate_gib=estimate(stage.config, model),
+         **({} if seen == given.steps else {"logs": logs}))
 
 
 def limited(given, part: str, words: list[str], each: Callable[[], None] = lambda: None) -> None:

@@ -11,19 +11,24 @@ and writes it as JSON.
 import argparse
 import hashlib
 import json
+import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.gpu_memory import DeviceMemory, estimate
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.plan.plan import Plan, make_plan
 from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.parent import die_with_parent
 from ouroboros.stages.model import BYTE_LEVEL, CHARACTERS, CHAT_TEMPLATE, SPECIAL
 
 PROMPT_TOKENS, RESPONSE_TOKENS, TASKS = 128, 512, 512
+ENDS_WITH_US = partial(die_with_parent, signal.SIGTERM)  # a benchmark ended by its limit leaves no stage on the GPU
 
 
 def hash_reward(response: str, answer: str) -> dict[str, float]:
@@ -119,11 +124,14 @@ def plan_run(root: Path, steps: int, overrides: list[str]) -> Plan:
 
 
 def run_stage(plan: Plan, name: str) -> dict:
-    """Runs one stage by its command; returns its manifest and wall seconds."""
+    """Runs one stage by its command; returns its directory, wall seconds, and memory of the GPU in GiB."""
     stage = next(s for s in plan.stages if s.name == name)
     begin = time.time()
-    subprocess.run([sys.executable, "-m", f"ouroboros.stages.{stage.kind}", stage.directory], check=True)
-    return {"directory": stage.directory, "seconds": time.time() - begin}
+    with DeviceMemory() as memory:
+        subprocess.run([sys.executable, "-m", f"ouroboros.stages.{stage.kind}", stage.directory], check=True,
+                       preexec_fn=ENDS_WITH_US)
+    return {"directory": stage.directory, "wall_seconds": time.time() - begin, "gpu_gib": memory.largest,
+            "estimate_gib": estimate(stage.config, plan.config.model.model_path)}
 
 
 QUESTION = """
@@ -149,8 +157,9 @@ def main() -> None:
         made = run_stage(plan, name)
         with tables.connect([("gpu", Path(made["directory"]))]) as session:
             found = session.sql(QUESTION).to_arrow_table().to_pylist()
-        figures[name] = {"wall_seconds": made["seconds"], "steps": found}
-        print(f"{name}: {made['seconds']:.1f} s with start-up")
+        figures[name] = made | {"steps": found}
+        print(f"{name}: {made['wall_seconds']:.1f} s with start-up, {made['gpu_gib']:.1f} GiB of the GPU in use, "
+              f"{made['estimate_gib']:.1f} estimated")
         for row in found:
             print("  " + "  ".join(f"{k} {v:.4g}" for k, v in row.items() if v is not None))
     if given.out:

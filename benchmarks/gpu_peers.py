@@ -22,7 +22,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -146,49 +145,29 @@ def verl(root: Path, model: Path, given, overrides: list[str]) -> list[dict]:
 
 
 def run_limited(words: list[str], output: Path, limit: float, each: Callable[[], None] = lambda: None, **where) -> str:
-    """Runs a command with its output in a file; ends it and all of its session after `limit` seconds. each: called
-    every second and at the end."""
+    """Runs a command with its output in a file; ends it and all of its session after `limit` seconds, or when this
+    process is asked to end. each: called every second and at the end."""
     output.parent.mkdir(parents=True, exist_ok=True)
     late = time.monotonic() + limit
     with output.open("w") as file:
         process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, **where)
-        while time.monotonic() < late and process.poll() is None:
-            time.sleep(1)
-            each()
-        if over := process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+        try:
+            while time.monotonic() < late and process.poll() is None:
+                time.sleep(1)
+                each()
+        finally:
+            if over := process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     each()
     return f"no end after {limit:.0f} s" if over else f"exit code {process.returncode}"
 
 
-class DeviceMemory:
-    """The largest memory in use on a visible GPU while it is open, by NVML, in GiB."""
-
-    def __init__(self):
-        import pynvml
-
-        pynvml.nvmlInit()
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(pynvml.nvmlDeviceGetCount())))
-        self._devices = [pynvml.nvmlDeviceGetHandleByIndex(int(index)) for index in seen.split(",")]
-        self._read, self.largest, self._over = pynvml.nvmlDeviceGetMemoryInfo, 0.0, threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-
-    def _follow(self) -> None:
-        while not self._over.wait(0.2):
-            self.largest = max([self.largest, *(self._read(one).used / 2**30 for one in self._devices)])
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._over.set()
-        self._thread.join()
-
-
 def started(tree: Path, given, name: str, variant: dict) -> dict:
     """One run in a process of its own, with the code of a tree: its steps, seconds and the device's memory."""
+    from benchmarks.gpu_memory import DeviceMemory  # an older tree, which `ours` runs with this file, has none
+
     answer, log = given.root / f"{name}.json", given.root / f"{name}.log"
     paths = [*(map(str, given.verl) if "verl" in variant else ()), f"{tree}/src", str(tree),
              os.environ.get("PYTHONPATH", "")]

@@ -24,8 +24,9 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from benchmarks.gpu_path import QUESTION, SHAPES, make_model, make_tasks
-from benchmarks.gpu_peers import TWO, DeviceMemory, planned
+from benchmarks.gpu_memory import DeviceMemory, estimate
+from benchmarks.gpu_path import ENDS_WITH_US, QUESTION, SHAPES, make_model, make_tasks
+from benchmarks.gpu_peers import TWO, planned
 from benchmarks.gpu_update import RECOMPUTE, Shape, settings
 
 SMALL, LARGER = "Qwen2.5-0.5B", "Qwen2.5-1.5B"
@@ -69,7 +70,7 @@ def run(words: list[str], output: Path, limit: float, until: Callable[[], bool] 
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("a") as file:
         process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-                                   env=os.environ | more)
+                                   preexec_fn=ENDS_WITH_US, env=os.environ | more)
         begin = time.monotonic()
         while process.poll() is None:
             if until() or time.monotonic() - begin > limit:
@@ -104,28 +105,11 @@ def rollouts(given, name: str) -> dict:
     probes = [tables.read(tables.step_file(directory, "rollouts", step), records.Rollout).to_pylist()[0]
               ["probe_max_difference"] for step in tables.steps_present(directory, "rollouts")]
     found = {"variant": name, "ended": ended, "process_seconds": time.time() - begin, "gpu_gib": memory.largest,
-             "estimate_gib": estimate(stage, model),
+             "estimate_gib": estimate(stage.config, model),
              "probe": max((one for one in probes if one is not None), default=None), "steps": steps}
     if len(steps) < given.steps:
         found["failed"] = (root / "output").read_text(errors="replace")[-3000:]
     return found
-
-
-def estimate(stage, model: Path) -> float:
-    """What `ouro config check` counts for the fullest GPU, in GiB."""
-    import torch
-
-    from ouroboros.pipeline.check.memory import GIB, beside, engines, training
-    from ouroboros.stages import recompute
-    from ouroboros.stages.model_size import build, measure
-
-    config, total = stage.config, torch.cuda.get_device_properties(0).total_memory
-    recompute.resolve(config, model)
-    size = measure(build(str(model)), next(iter(config.model.lora_configs), None))
-    trainer, answering = training(size, config, 2), engines(config, total)
-    if config.mode == "both":
-        return max(trainer.peak, answering) / GIB
-    return max(trainer.peak + beside(config, total), trainer.idle + answering) / GIB
 
 
 def line(found: dict) -> dict:

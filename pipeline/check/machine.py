@@ -4,7 +4,7 @@ import getpass
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ouroboros.pipeline.check import engine
@@ -23,6 +23,7 @@ from ouroboros.pipeline.settings.truncation import truncations
 from ouroboros.pipeline.store import launch
 from ouroboros.pipeline.store.digests import address
 from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.files import HOME
 
 MOST_PER_CORE = 4  # processes that compute at the same time; a few more than cores is slow, and useful to try ranks
 POOL = "data_processor.task_pipeline"
@@ -131,20 +132,18 @@ def remarks() -> Iterator[Problem]:
         yield Problem("", f"this machine has {len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)}, and torch "
                       f"{_installed('torch')} is a CPU build: the run will use the CPU.", "`make setup-gpu` installs a "
                       "CUDA build.")
-    for pinned in _pinned_engines():
-        name, _, pin = pinned.partition("==")
-        if (found := _installed(name)) and found.partition("+")[0] != pin:
-            yield Problem("", f"{name} {found} is installed, and this release was tested with {pin}: weight syncs "
-                          "may fail.", f"`make setup{'-gpu' * (name == 'vllm')}` installs {pin}.")
+    for name, pins in _tested_engines().items():
+        if (found := _installed(name)) and found.partition("+")[0] not in pins:
+            tested = " and ".join(pins)
+            yield Problem("", f"{name} {found} is installed, and this release was tested with {tested}: weight syncs "
+                          "may fail.", f"`make setup{'-gpu' * (name == 'vllm')}` installs {pins[0]}.")
 
 
-def _pinned_engines() -> list[str]:
-    """Returns the engines as pyproject.toml pins them, `name==version`; empty where the project is not installed."""
-    try:
-        pins = [line.partition(";")[0].strip() for line in requires("ouroboros-rft") or []]
-    except PackageNotFoundError:
-        return []
-    return [pin for pin in pins if pin.partition("==")[0] in ENGINES]
+def _tested_engines() -> dict[str, list[str]]:
+    """Returns the versions of each engine that the lock files pin, that of the usual set-up first."""
+    pins = [line.split("==") for name in ("", "-gpu", "-gpu-next")
+            for line in (HOME / f"requirements{name}.lock").read_text().splitlines()]
+    return {engine: [pin for name, pin in pins if name == engine] for engine in ENGINES}
 
 
 def gpus_here() -> int:

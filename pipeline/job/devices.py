@@ -1,6 +1,7 @@
 """The GPUs of a run: visible on this machine, declared in the configuration, and required by a stage.
 
-Determined without importing torch, so that planning is fast and works on a machine without torch.
+Determined without importing torch, so that planning is fast and works on a machine without torch. As a command it
+prints this machine's, and what to run first (`make setup-gpu`).
 """
 
 import importlib.util
@@ -8,11 +9,14 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
 NAME = re.compile(r"\d+|(GPU|MIG)-\S+")  # a GPU name in CUDA_VISIBLE_DEVICES
+FIRST = ((8, 75, "recipe=gsm8k_7b"), (2, 22, "recipe=gsm8k mode=both"), (1, 22, "recipe=gsm8k mode=colocate"),
+         (1, 0, "mode=colocate"))  # at least so many GPUs of so many GiB: what `ouro run` begins with there
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,19 @@ def gpus_by_stage(stages: dict, here: bool = True) -> dict[str, Gpus]:
     return found
 
 
+def introduced() -> list[str]:
+    """Returns a line for each kind of GPU of this machine with its driver and memory, and one of what to run first;
+    none where nvidia-smi lists no GPU with a memory."""
+    rows = [line.split(", ") for line in _asked("name,driver_version,memory.total")]
+    kinds = Counter((name, driver, int(mib) / 1024) for name, driver, mib in rows if mib.isdigit())
+    if not kinds:
+        return []
+    smallest = min(gib for _, _, gib in kinds)
+    first = next(words for count, gib, words in FIRST if kinds.total() >= count and smallest >= gib)
+    return [*(f"{count} x {name}, driver {driver}, {gib:.1f} GiB" for (name, driver, gib), count in kinds.items()),
+            f"to begin with: ouro config check {first}, then ouro run {first}"]
+
+
 def _smallest_memory() -> float | None:
     """Returns the memory of the smallest visible GPU in GiB; None if nvidia-smi does not report it."""
     sizes = [float(line) for line in _asked("memory.total") if line.replace(".", "", 1).isdigit()]
@@ -116,3 +133,7 @@ def _asked(columns: str) -> list[str]:
 def needed_gpus(mode: str, *holders: int) -> int:
     """Returns the GPUs of a stage from the numbers of its components: their sum, or the maximum under colocate."""
     return max(holders) if mode == "colocate" else sum(holders)
+
+
+if __name__ == "__main__":
+    print(*introduced(), sep="\n")

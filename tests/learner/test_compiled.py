@@ -53,6 +53,15 @@ def test_all_layers_and_lengths_share_a_graph(graphs, tiny_model):
     assert graphs.news() == []
 
 
+@pytest.mark.parametrize("chosen", [(8, 6, 5), (6, 8, 5)])
+def test_sizes_that_are_equal_by_chance_make_no_graph(graphs, chosen):
+    """As many places as an entry has values, and then fewer or more."""
+    function = graphs.compile(lambda values, places: (2 * values)[places])
+    for count in chosen:
+        assert function(torch.ones(9, 8), torch.arange(count)).shape == (count, 8)
+    assert graphs.count == 1
+
+
 def double(x):
     return 2 * x + 1
 

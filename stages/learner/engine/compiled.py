@@ -70,7 +70,10 @@ class Graphs:
 
 def _configure() -> None:
     import torch._dynamo
+    import torch.fx.experimental._config
 
+    # else two sizes that are equal in the first micro-batch, such as 896 shared tokens and the width, are one for ever
+    torch.fx.experimental._config.use_duck_shape = False
     torch._dynamo.config.recompile_limit = RECOMPILES
     torch._dynamo.config.suppress_errors = True  # torch logs what it cannot trace, and runs it eagerly
 

@@ -5,6 +5,7 @@ import pytest
 from ouroboros.pipeline.job import devices
 from ouroboros.pipeline.job.devices import Gpus, needed_gpus, planned_gpus, visible_gpus
 from ouroboros.pipeline.settings.config import Cluster
+from ouroboros.pipeline.store.files import CONF
 
 
 def cluster(per_node=None, gib=None, nodes=1):
@@ -86,3 +87,20 @@ def test_what_is_visible_here_says_nothing_about_another_machine(machine):
     ("both", 4, 2, 6), ("colocate", 4, 2, 4), ("colocate", 1, 2, 2), ("both", 1, 1, 2)])
 def test_side_by_side_gpus_add_up_and_taking_turns_they_do_not(mode, ranks, engine, needed):
     assert needed_gpus(mode, ranks, engine) == needed
+
+
+@pytest.mark.parametrize(("rows", "kinds", "first"), [
+    ([], 0, None), (["NVIDIA A100 MIG 1g.5gb, 580.1, [N/A]"], 0, None),
+    (["NVIDIA T4, 580.1, 15360"], 1, "mode=colocate"),
+    (["NVIDIA L4, 580.1, 23034"], 1, "recipe=gsm8k mode=colocate"),
+    (2 * ["NVIDIA H200, 580.1, 143771"], 1, "recipe=gsm8k mode=both"),
+    (["NVIDIA H200, 580.1, 143771", "NVIDIA T4, 580.1, 15360"], 2, "mode=colocate"),
+    (8 * ["NVIDIA A100-SXM4-80GB, 580.1, 81920"], 1, "recipe=gsm8k_7b")])
+def test_a_set_up_names_the_gpus_and_what_to_run_first(monkeypatch, rows, kinds, first):
+    """The smallest memory decides; 23,034 MiB are 22.5 GiB."""
+    monkeypatch.setattr(devices, "_asked", lambda columns: rows)
+    *lines, last = devices.introduced() or [None]
+    assert len(lines) == kinds
+    assert first is None or last.endswith(f"ouro run {first}")
+    assert all((CONF / "recipe" / f"{word.removeprefix('recipe=')}.yaml").exists()
+               for word in (first or "").split() if word.startswith("recipe="))
