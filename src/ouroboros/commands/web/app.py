@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ouroboros.commands.web import curves, details, distributions, overview, question, rollouts
+from ouroboros.commands.web import counted, curves, details, distributions, overview, question, rollouts
 from ouroboros.pipeline.results import compare, difference, doctor, logs, policies, query, sweep_view
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store.errors import DataError, OuroError, QueryError, message
@@ -172,7 +172,7 @@ class App:
         return details.of_row(self._run(request), node, table, at)
 
     def _task(self, request: Request) -> dict[str, Any]:
-        return rollouts.of_task(self._stage(request).directory, _table(request), _one(request, "task_id"))
+        return counted.of_task(self._stage(request).directory, _table(request), _one(request, "task_id"))
 
     def _search(self, request: Request) -> Response:
         stage, table, text = self._stage(request).directory, _table(request), _one(request, "text")
@@ -257,7 +257,7 @@ def serve(root: Path, port: int, opened: Callable[[str], None], run: str | None 
     the page waits for it. Raises DataError where there is no such run, or the port is taken.
     """
     shown = next(iter(sweep_view.runs_of(sweep_view.find(root, run)))) if run or sweep_view.known(root) else None
-    if shown:  # imports what the first page needs while a browser starts
+    if shown:  # imports what the first page needs while a browser starts, and counts what others may ask
         threading.Thread(target=_warm, args=(shown,), daemon=True).start()
     listen(partial(App, root), port, opened, "/", f"#/run/{shown.run}" if shown else "")
 
@@ -265,6 +265,9 @@ def serve(root: Path, port: int, opened: Callable[[str], None], run: str | None 
 def _warm(run: View) -> None:
     with suppress(OuroError, OSError):  # which the page says
         overview.run(run)
+        for stage in run.stages:
+            counted.of_task(stage.directory, "experience", "")
+        distributions.of_run(run)
 
 
 def listen(app: Callable[[str], App], port: int, opened: Callable[[str], None], path: str, place: str) -> None:
