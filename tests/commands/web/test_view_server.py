@@ -87,6 +87,7 @@ def test_no_script_but_its_own_runs_on_the_page(client):
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
+    assert "studio" not in answer.text
     for file in re.findall(r'(?:src|href)="(static/[^"]+)"', answer.text):
         assert client.get(f"/{file}").status_code == 200
     written = "".join(client.get(f"/static/{name}").text for name in web.scripts() if name.endswith(".js"))

@@ -42,9 +42,9 @@ FIELDS = ("run", "stage", "table", "start", "latest", "text")  # of an address, 
 
 
 class App:
-    """What the addresses answer, over the runs below `root`. PAGES: of a path, the file."""
+    """What the addresses answer, over the runs below `root`. ADDED: files of further tabs of the page."""
 
-    PAGES: ClassVar = {"/": "index.html"}
+    ADDED: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, root: Path, token: str):
         self.root, self.token, self._asking = root, token, 0
@@ -66,7 +66,7 @@ class App:
                    "differences": self._differences, "columns": self._columns, "curves": self._curves,
                    "rows": self._rows, "row": self._row, "task": self._task, "search": self._search}
         return [
-            *(Route(path, self._page) for path in self.PAGES), Route("/static/{name:path}", self._static),
+            Route("/", self._page), Route("/static/{name:path}", self._static),
             *(Route(f"/api/{name}", self._answering(answer)) for name, answer in answers.items()),
             self.posted("sql", self._sql),
         ]
@@ -106,8 +106,8 @@ class App:
     def _let_in(self, request: Request) -> bool:
         return hmac.compare_digest(server.token_of(request).encode(), self.token.encode())
 
-    def _page(self, request: Request) -> Response:
-        return FileResponse(STATIC / self.PAGES[request.url.path], headers=HEADERS)
+    def _page(self, _: Request) -> Response:
+        return Response(page(*self.ADDED), headers=HEADERS, media_type="text/html")
 
     def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -195,6 +195,14 @@ class App:
             self._asking -= 1
 
 
+def page(*added: str) -> str:
+    """Returns the page. added: further styles and scripts below STATIC, which run before the page is first drawn."""
+    last = '<script src="static/view.js"></script>\n'
+    form = {".css": '<link rel="stylesheet" href="static/{}">\n', ".js": '<script src="static/{}"></script>\n'}
+    more = "".join(form[Path(name).suffix].format(name) for name in added)
+    return (STATIC / "index.html").read_text(encoding="utf-8").replace(last, more + last)
+
+
 @cache
 def scripts() -> list[str]:
     """Returns the scripts and styles of the pages below STATIC, those of others in vendor/ too."""
@@ -259,7 +267,7 @@ def serve(root: Path, port: int, opened: Callable[[str], None], run: str | None 
     shown = next(iter(sweep_view.runs_of(sweep_view.find(root, run)))) if run or sweep_view.known(root) else None
     if shown:  # imports what the first page needs while a browser starts, and counts what others may ask
         threading.Thread(target=_warm, args=(shown,), daemon=True).start()
-    listen(partial(App, root), port, opened, "/", f"#/run/{shown.run}" if shown else "")
+    listen(partial(App, root), port, opened, f"#/run/{shown.run}" if shown else "")
 
 
 def _warm(run: View) -> None:
@@ -270,8 +278,8 @@ def _warm(run: View) -> None:
         distributions.of_run(run)
 
 
-def listen(app: Callable[[str], App], port: int, opened: Callable[[str], None], path: str, place: str) -> None:
-    """Does so for an app, made of the token. path, place: of the page in the address, before the token and after it."""
+def listen(app: Callable[[str], App], port: int, opened: Callable[[str], None], place: str) -> None:
+    """Does so for an app, made of the token. place: what the page begins with, after the token in the address."""
     import socket
 
     import uvicorn
@@ -285,7 +293,7 @@ def listen(app: Callable[[str], App], port: int, opened: Callable[[str], None], 
             raise DataError(f"port {port} cannot be used ({error.strerror}). Give another one: --port 0 takes a free "
                             "one.") from error
         port, token = listening.getsockname()[1], secrets.token_urlsafe(16)
-        opened(f"http://127.0.0.1:{port}{path}?token={token}{place}")
+        opened(f"http://127.0.0.1:{port}/?token={token}{place}")
         config = uvicorn.Config(app(token).asgi(), lifespan="off", log_config=None, access_log=False, http=Impatient,
                                 ws="none", timeout_graceful_shutdown=GRACE_SECONDS,
                                 loop="asyncio")  # uvloop starts no process in a group (question.py)
