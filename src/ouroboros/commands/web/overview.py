@@ -8,6 +8,7 @@ from typing import Any
 
 from ouroboros.commands.web import curves
 from ouroboros.commands.web.rollouts import KEYS
+from ouroboros.pipeline.job import devices
 from ouroboros.pipeline.results import compare, view
 from ouroboros.pipeline.results.query import plain
 from ouroboros.pipeline.results.view import Node, View
@@ -111,21 +112,4 @@ def machine() -> dict[str, Any]:
 
     memory = psutil.virtual_memory()
     return {"cpus": psutil.cpu_count(), "cpu_used": psutil.cpu_percent(LOOK) / 100, "memory_gib": memory.total / 2**30,
-            "memory_used_gib": (memory.total - memory.available) / 2**30, "gpus": _gpus()}
-
-
-def _gpus() -> list[dict[str, Any]]:
-    import shutil
-    import subprocess
-
-    if not (tool := shutil.which("nvidia-smi")):
-        return []
-    asked = "--query-gpu=name,utilization.gpu,memory.used,memory.total"
-    try:
-        done = subprocess.run([tool, asked, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=5,
-                              check=True)
-        lines = [line.split(", ") for line in done.stdout.splitlines()]
-        return [{"name": name, "used": float(used) / 100, "memory_used_gib": float(taken) / 1024,
-                 "memory_gib": float(total) / 1024} for name, used, taken, total in lines]
-    except (subprocess.SubprocessError, OSError, ValueError):  # a driver that does not answer, or says [N/A]
-        return []
+            "memory_used_gib": (memory.total - memory.available) / 2**30, "gpus": devices.gpus()}
