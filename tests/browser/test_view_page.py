@@ -196,6 +196,16 @@ def test_findings_of_the_doctor_and_their_queries(page):
     assert "share_of_steps" in page.get_by_role("textbox", name="Question in SQL").input_value()
 
 
+def test_the_rows_that_taught_a_behaviour_are_ranked_and_linked(page):
+    page.get_by_role("link", name="doctor").click()
+    page.get_by_label("condition").fill("response LIKE '%grader%'")
+    page.get_by_role("button", name="rank").click()
+    page.get_by_text("1 rows").wait_for()
+    page.locator("tbody a").click()
+    page.get_by_role("link", name="the grader should").wait_for()
+    assert page.locator("tbody tr").count() == 1
+
+
 def test_runs_are_sorted_filtered_and_laid_over_each_other(page):
     page.get_by_role("link", name="all runs").click()
     page.get_by_role("button", name="seed").click()

@@ -114,7 +114,7 @@ def test_no_address_writes_or_starts_anything(tmp_path, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     client, answered = visitor(tmp_path, headers=HEADERS), []
     given = {"/api/row": {"row": "1:0"}, "/api/task": {"task_id": "t1"}, "/api/curves": {"column": "loss"},
-             "/api/search": {"text": "8"}}
+             "/api/search": {"text": "8"}, "/api/onset": {"predicate": "true"}}
     for route in app.routes():
         if route.path.startswith("/api/") and route.path not in posted:
             wanted = {"run": RUN, "stage": "rft"} | given.get(route.path, {})

@@ -59,6 +59,7 @@ class App:
                    "run": lambda request: overview.run(self._run(request)),
                    "scores": lambda request: overview.scores(self._run(request)),
                    "doctor": lambda request: doctor.rows(doctor.of_run(self._run(request))),
+                   "onset": lambda request: doctor.onset_question(_one(request, "predicate")),
                    "table": lambda _: overview.table(self.root),
                    "settings": lambda request: difference.values([one.path for one in self._runs(request)]),
                    "logs": self._logs,
