@@ -89,6 +89,9 @@ def test_of_a_long_prompt_a_page_has_the_end_which_asks(tmp_path):
 def test_a_task_over_steps(stage):
     found = counted.of_task(stage, "experience", "")
     assert found == {"x": [1, 2, 3], "reward": [11.5, 21.5, 31.5], "solved": [1.0, 1.0, 1.0]}
+    tables.write(tables.step_file(stage, "experience", 4), records.Experience, [
+        row(records.Experience, step=4, task_id="", reward=2.0, accuracy=None)])
+    assert [values[3] for values in counted.of_task(stage, "experience", "").values()] == [4, 2.0, None]
     assert counted.of_task(stage, "experience", "absent") == {"x": [], "reward": [], "solved": []}
 
 

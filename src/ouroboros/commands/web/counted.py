@@ -10,15 +10,14 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from ouroboros.commands.web import rollouts
+from ouroboros.pipeline.results.query import plain
 from ouroboros.pipeline.store import tables
 
 FILES = 64  # that are read at once
-TASKS = """SELECT step, task_id, avg(reward) AS reward, avg((accuracy >= 1)::INT) AS solved FROM rows
-    GROUP BY ALL ORDER BY step"""
+TASKS = """SELECT step, task_id, coalesce(avg(reward), 'nan') AS reward, coalesce(avg((accuracy >= 1)::INT), 'nan') AS
+    solved FROM rows GROUP BY ALL ORDER BY step"""
 Count = Callable[[str, Mapping[int, Path]], dict[int, Any]]
 _kept: dict[tuple[Path, str, Count], dict[int, tuple[int, Any]]] = {}
 _busy: dict[tuple[Path, str, Count], Lock] = defaultdict(Lock)  # who asks meanwhile waits, and counts nothing twice
@@ -41,18 +40,18 @@ def by_step(stage: Path, table: str, count: Count) -> dict[int, Any]:
         return {step: found[step][1] for step in present}
 
 
-def _tasks(_: str, paths: Mapping[int, Path]) -> dict[int, pa.Table]:
+def _tasks(_: str, paths: Mapping[int, Path]) -> dict[int, dict[str, np.ndarray]]:
     with rollouts.asked([*paths.values()], TASKS) as answer:
-        rows = answer.to_arrow_table()
-    ends = [np.searchsorted(rows["step"], [*paths], side) for side in ("left", "right")]
-    return {step: rows.slice(first, last - first) for step, first, last in zip(paths, *ends, strict=True)}
+        columns = answer.fetchnumpy()  # Arrow's tables would import pandas: a second
+    ends = [np.searchsorted(columns["step"], [*paths], side) for side in ("left", "right")]
+    return {step: {name: values[first:last] for name, values in columns.items()}
+            for step, first, last in zip(paths, *ends, strict=True)}
 
 
 def of_task(stage: Path, table: str, task_id: str) -> dict[str, list[Any]]:
     """Returns how a task was answered over steps: `x` (the steps that asked it), the mean `reward`, and `solved`, the
     share of responses whose accuracy is 1; null where none has one."""
-    if not (steps := by_step(stage, table, _tasks).values()):
-        return {"x": [], "reward": [], "solved": []}
-    rows = pa.concat_tables(steps)
-    found = rows.filter(pc.equal(rows["task_id"], task_id)).to_pydict()
-    return {"x": found["step"], "reward": found["reward"], "solved": found["solved"]}
+    found = [(step, at[0], columns) for step, columns in by_step(stage, table, _tasks).items()
+             if len(at := np.flatnonzero(columns["task_id"] == task_id))]
+    return {"x": [step for step, _, _ in found]} | {
+        name: [plain(columns[name][at].item()) for _, at, columns in found] for name in ("reward", "solved")}
