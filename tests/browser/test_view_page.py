@@ -52,6 +52,8 @@ def root(tmp_path_factory):
         (run.view() / "config.yaml").write_text(f"name: {name}\nseed: {1 if cheats else 2}\n")
         if cheats:
             plant(run)
+        else:
+            files.write_json(run.path / "notes.json", {"tags": ["slow"], "note": "again?"})
         (place / "all/runs/toy").mkdir(parents=True, exist_ok=True)
         (place / "all/runs" / name).symlink_to(run.path)
     return place / "all"
@@ -219,6 +221,10 @@ def test_runs_are_sorted_filtered_and_laid_over_each_other(page):
     assert page.locator("tbody tr:visible").count() == 0  # its report is not complete
     page.get_by_role("searchbox").fill("toy waiting")
     assert page.locator("tbody tr:visible").count() == 2
+    page.get_by_role("searchbox").fill("slow")
+    page.get_by_role("cell", name="again?").wait_for()
+    assert page.locator("tbody tr:visible").count() == 1
+    page.get_by_role("searchbox").fill("")
     for name in ("choose toy/first", "choose toy/second"):
         page.get_by_label(name).check()
     page.get_by_role("button", name="curves of the chosen ones").click()

@@ -9,7 +9,7 @@ from typing import Any
 from ouroboros.commands.web import curves
 from ouroboros.commands.web.rollouts import KEYS
 from ouroboros.pipeline.job import devices
-from ouroboros.pipeline.results import compare, view
+from ouroboros.pipeline.results import compare, notes, view
 from ouroboros.pipeline.results.query import plain
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store import files, tables
@@ -41,12 +41,12 @@ def _changed(stage: Node) -> int:
 
 
 def table(root: Path) -> list[dict[str, Any]]:
-    """Returns what `runs` does, with `settings`, in which the runs differ, and `scores`: evaluation set -> the newest
-    sampled `metric` with its `value`, `low` and `high`. A run without a configuration has no settings."""
+    """Returns what `runs` does, with `tags`, `note`, `settings`, in which the runs differ, and `scores`: evaluation set
+    -> the newest sampled `metric` with its `value`, `low` and `high`. A run without a configuration has no settings."""
     shown = view.views(root)
     known = [one for one in shown if (one.path / "config.yaml").exists()]
     differs = dict(zip((one.run for one in known), compare.what_differs([], known), strict=True))
-    return [_brief(one) | {"settings": differs.get(one.run, {}), "scores": {
+    return [_brief(one) | notes.read(one) | {"settings": differs.get(one.run, {}), "scores": {
         taskset: {name: getattr(score, name) for name in ("metric", "value", "low", "high")}
         for taskset, score in compare.newest_scores(one).items()}} for one in shown]
 
