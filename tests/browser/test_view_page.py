@@ -348,6 +348,9 @@ def test_a_phone_shows_every_part_without_a_line_that_leaves_it(chromium, addres
     context = chromium.new_context(viewport={"width": 390, "height": 800}, color_scheme=scheme)
     page = context.new_page()
     page.goto(address)
+    page.get_by_role("link", name="curves", exact=True).click()
+    page.locator("summary", has_text="axes and columns").wait_for()
+    assert page.get_by_role("link", name="by tokens").count() == 0  # folded
     for part in ("stages", "curves", "evaluations", "rollouts", "settings", "logs", "SQL"):
         page.get_by_role("link", name=part, exact=True).click()
         page.wait_for_timeout(500)

@@ -69,7 +69,7 @@ const OuroView = (() => {
       h("th", {scope: "row"}, stage.tables.length ? h("a", {href: Ouro.address(at.run, "rollouts", {stage: stage.name})}, stage.name) : stage.name),
       h("td.kept", null, h(`span.state.${stage.state}`), stage.state, stage.reached ? `, ${stage.reached}` : ""),
       h("td.number", null, Ouro.duration(stage.seconds)),
-      h("td", null, [stage.latest, ...stage.doing, stage.left_seconds === undefined ? null : `${Ouro.number(1 / stage.step_seconds)} steps/s, ${Ouro.duration(stage.left_seconds)} left`,
+      h("td.said", null, [stage.latest, ...stage.doing, stage.left_seconds === undefined ? null : `${Ouro.number(1 / stage.step_seconds)} steps/s, ${Ouro.duration(stage.left_seconds)} left`,
         stage.warning, stage.note].filter(Boolean).map((line) => h("div", null, line)), stage.problem ? h("div.failed", null, stage.problem) : null)));
     const address = (name) => (run.stages.find((other) => other.name === name).tables.length ? Ouro.address(at.run, "rollouts", {stage: name}) : Ouro.address(at.run, "curves"));
     return h("div", null, h("h2", null, run.run), OuroGraph.stages(run.stages, address),
