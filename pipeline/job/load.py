@@ -47,7 +47,8 @@ class Watch:
 
     def _go(self) -> None:
         while True:
-            self.seen.append(look())
+            found = look()  # meanwhile `since` may take the list
+            self.seen.append(found)
 
     def since(self) -> Load:
         """Returns the means since the last call; of a step that is shorter than a look, what was seen before it."""

@@ -26,3 +26,17 @@ def test_means_over_a_step_and_over_one_that_is_shorter_than_a_look(monkeypatch)
     assert watch.since() == Load()
     watch.seen += [Load(1.0, 0.5), Load(3.0, 1.0, 8.0, 0.5)]
     assert watch.since() == watch.since() == Load(2.0, 0.75, 8.0, 0.5)
+
+
+def test_a_look_during_which_a_step_ends_counts_for_the_next_step(monkeypatch):
+    monkeypatch.setattr(load.Thread, "start", lambda _: None)
+    watch, looks = load.Watch(), [Load(7.0)]
+
+    def look() -> Load:
+        watch.since()
+        return looks.pop()
+
+    monkeypatch.setattr(load, "look", look)
+    with pytest.raises(IndexError):
+        watch._go()
+    assert watch.since() == Load(7.0)
