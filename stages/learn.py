@@ -18,6 +18,7 @@ from ouroboros.pipeline.job.activity import UNLIMITED
 from ouroboros.pipeline.job.background import Background
 from ouroboros.pipeline.job.context import TOTAL, Context
 from ouroboros.pipeline.job.ending import OUT_OF_TIME, Stopped
+from ouroboros.pipeline.job.load import Watch
 from ouroboros.pipeline.job.opening import opening
 from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.settings.rates import is_kept
@@ -73,6 +74,7 @@ class Trainer:
         self.source = self._source()
         self.process = Process.start(config.seed, context.directory / RENDEZVOUS,
                                      config.trainer.ulysses_sequence_parallel_size)
+        self.load = Watch() if self.process.rank == 0 else None
         data_set = isinstance(self.source, DataSet)
         if data_set and self.source.rejected and self.process.rank == 0:
             tables.write(context.directory / tables.LOCATIONS["rejected"], records.Rejected, self.source.rejected)
@@ -233,7 +235,7 @@ class Trainer:
                               end - begin - (published - train) - waited, end - begin, self.actor.peak_memory_gib())
             rows = self.writer.start(self._write, trained_rows(batch, result.logprobs, result.entropies),
                                      step_record(self.context.id, batch, result, mismatch, values, seconds,
-                                                 self.context.config.trainer.overlap))
+                                                 self.load.since(), self.context.config.trainer.overlap))
         if saves:
             self.saving.start(step, rows)
 

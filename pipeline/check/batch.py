@@ -7,6 +7,7 @@ from typing import Any
 from ouroboros.pipeline.check.sources import most_rows
 from ouroboros.pipeline.check.workload import workload
 from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.job.no_signal import FEW
 from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
 from ouroboros.pipeline.settings.algorithm import Algorithm, Optimizer
 from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES
@@ -19,7 +20,6 @@ from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
 STRATEGY = "algorithm.sample_strategy"
 MOST_NAMED = 4  # evaluated versions listed in a message
-FEW = 30  # optimizer steps below which a learning curve shows little but noise
 
 
 def unfit_batch(c: Config) -> list[Problem]:

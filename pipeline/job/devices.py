@@ -10,9 +10,11 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 NAME = re.compile(r"\d+|(GPU|MIG)-\S+")  # a GPU name in CUDA_VISIBLE_DEVICES
 FIRST = ((8, 75, "recipe=gsm8k_7b"), (2, 22, "recipe=gsm8k mode=both"), (1, 22, "recipe=gsm8k mode=colocate"),
@@ -118,6 +120,16 @@ def _smallest_memory() -> float | None:
     """Returns the memory of the smallest visible GPU in GiB; None if nvidia-smi does not report it."""
     sizes = [float(line) for line in _asked("memory.total") if line.replace(".", "", 1).isdigit()]
     return min(sizes) / 1024 if sizes else None
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Returns of each GPU that NVIDIA's tool lists `name`, `used` (a share of the last moments), `memory_used_gib` and
+    `memory_gib`; none where it does not answer."""
+    with suppress(subprocess.SubprocessError, OSError, ValueError):  # ValueError: it prints [N/A]
+        lines = [line.split(", ") for line in _asked("name,utilization.gpu,memory.used,memory.total")]
+        return [{"name": name, "used": float(used) / 100, "memory_used_gib": float(taken) / 1024,
+                 "memory_gib": float(total) / 1024} for name, used, taken, total in lines]
+    return []
 
 
 def _asked(columns: str) -> list[str]:

@@ -60,6 +60,8 @@ STEP_METRICS = {  # metric -> column of Step
     "time/wait_train_step": "train_wait_seconds", "time/step": "seconds",
     "perf/total_num_tokens": "trained_tokens", "perf/max_memory_allocated_gib": "peak_memory_gib",
     "perf/token_budget": "token_budget", "perf/compiled_graphs": "compiled_graphs",
+    "perf/host_memory_gib": "host_memory_gib", "perf/host_load": "host_load",
+    "perf/gpu_memory_gib": "gpu_memory_gib", "perf/gpu_load": "gpu_load",
 }
 
 ROLLOUT_METRICS = {  # metric -> column of Rollout

@@ -9,6 +9,7 @@ from ouroboros.pipeline.settings.algorithms import learns_by_variance
 from ouroboros.pipeline.store.evaluation_records import Score
 from ouroboros.pipeline.store.records import Step
 
+FEW = 30  # optimizer steps below which a learning curve shows little but noise
 STEPS = 10  # consecutive steps without a gradient or a learning rate before a report
 ASK = "See ouro sql \"select {} limit 8\" {{run}}."  # run: to be filled in last
 FAILED = "status, reason, count(*) from experience where status <> 'ok' group by all order by 3 desc"

@@ -74,9 +74,14 @@ def onset(connection, predicate: str) -> Answer:
     predicate: SQL over the columns of `experience`, true of a row that shows the behaviour. Its onset is the first step
     of a stage with half the share of such rows that any step of it has. Raises QueryError for wrong SQL.
     """
-    asked = " ".join(ONSET.replace("PREDICATE", predicate).split())
+    asked = onset_question(predicate)
     require_read_only(connection, asked)
     return ask(connection, asked)
+
+
+def onset_question(predicate: str) -> str:
+    """Returns the SQL of `onset`."""
+    return " ".join(ONSET.replace("PREDICATE", predicate).split())
 
 
 def text(verdicts: list[Verdict], run: View) -> str:

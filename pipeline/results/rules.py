@@ -8,7 +8,7 @@ the query, so that `ouro sql` shows the value of a healthy run too.
 
 from dataclasses import dataclass
 
-from ouroboros.pipeline.job.no_signal import ALWAYS, EITHER, NEVER, STEPS
+from ouroboros.pipeline.job.no_signal import ALWAYS, EITHER, FEW, NEVER, STEPS
 from ouroboros.pipeline.store.tables import STAGE_NAME
 
 FEWEST = 20  # steps of a stage whose first and last quarter are compared
@@ -98,6 +98,10 @@ REWARDS = [
          NEVER, under=True),
     Rule("solved_tasks", "The model that a training begins with solves every task of an evaluation set.", BASE, 0.995,
          ALWAYS),
+    Rule("never_solved", "No task is solved, although replies are rewarded.", f"""
+        SELECT stage, max(solve_rate) AS highest_solve_rate, count(*) AS steps, max(reward) AS highest_reward
+        FROM {_of('steps')} WHERE solve_rate IS NOT NULL GROUP BY stage
+        HAVING steps >= {STEPS} AND max(reward) > min(reward)""", 0.001, NEVER, under=True),
     Rule("flat_groups", "Most rows that are trained on have the advantage 0: no reply of their group is better.", f"""
         SELECT stage, avg(share) AS share_of_rows, count(*) AS steps FROM (
             SELECT e.stage, train_step, avg((advantage = 0)::INT) AS share FROM {_of('experience')} AS e
@@ -192,7 +196,7 @@ DATA = [
 
 LEARNING = [
     Rule("few_steps", "A stage has few optimizer steps.", f"""
-        SELECT stage, count(*) AS steps FROM {_of('steps')} GROUP BY stage""", 30,
+        SELECT stage, count(*) AS steps FROM {_of('steps')} GROUP BY stage""", FEW,
          "buffer.total_steps or buffer.total_epochs; a smaller buffer.batch_size", under=True, complete=True),
     Rule("rate_zero", "Steps have the learning rate 0.", f"""
         SELECT stage, avg((lr = 0)::INT) AS share_of_steps, count(*) AS steps FROM {_of('steps')}
@@ -235,6 +239,10 @@ MACHINE = [
         SELECT stage, max(peak_memory_gib) FILTER (quarter = 3) / max(peak_memory_gib) FILTER (quarter = 1) AS
             times_as_much, max(peak_memory_gib) AS gib FROM {_quarters('steps')} GROUP BY stage""", 1.25,
          "trainer.max_token_len_per_gpu"),
+    Rule("host_memory_growth", "The memory in use on the trainer's machine grows.", f"""
+        SELECT stage, max(host_memory_gib) FILTER (quarter = 3) / max(host_memory_gib) FILTER (quarter = 1) AS
+            times_as_much, max(host_memory_gib) AS gib FROM {_quarters('steps')} GROUP BY stage""", 1.5,
+         "look at the reward functions, the tools, and the other programs of the machine"),
     Rule("halved_budget", "The accelerator's memory did not suffice for a step, which was made in smaller parts.", f"""
         SELECT stage, max(token_budget) / min(token_budget) AS parts, min(token_budget) AS tokens
         FROM {_of('steps')} GROUP BY stage""", 1, "trainer.max_token_len_per_gpu"),

@@ -253,6 +253,16 @@ class Step:
         pa.float64(), "generation: from the end of 90% of the attempts to that of all", later=True, default=None)
     watch_reward: float | None = column(
         pa.float64(), "mean of what explorer.watch gives attempts of its last explorer step", later=True, default=None)
+    host_memory_gib: float | None = column(
+        pa.float64(), "memory in use on the trainer's machine, by all of its programs: mean over the step", later=True,
+        default=None)
+    host_load: float | None = column(
+        pa.float64(), "share of its CPUs in use, 0 to 1: mean over the step", later=True, default=None)
+    gpu_memory_gib: float | None = column(
+        pa.float64(), "memory in use on all of its GPUs: mean over the step", later=True, default=None)
+    gpu_load: float | None = column(
+        pa.float64(), "share of the time in which its GPUs compute, 0 to 1: mean over the step", later=True,
+        default=None)
 
 
 @dataclass(slots=True)

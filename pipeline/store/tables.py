@@ -69,9 +69,8 @@ def read(path: Path, record: type) -> pa.Table:
     written, no Parquet, of another schema, or has a null where none is allowed.
     """
     older = _checked(path, record)
-    import pyarrow.dataset  # noqa: F401  read_table blames the file where memory is too small to load this
-
-    return _complete(path, record, older, lambda names: pq.read_table(path, columns=names, partitioning=None))
+    # pq.read_table would import pyarrow.dataset, and that pandas: a second
+    return _complete(path, record, older, lambda names: pq.ParquetFile(path).read(names))
 
 
 class Groups:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from ouroboros.operators.correction import Mismatch
+from ouroboros.pipeline.job.load import Load
 from ouroboros.pipeline.store import records
 from ouroboros.stages.learner.actor import Result
 from ouroboros.stages.learner.critic import ValueResult
@@ -32,7 +33,7 @@ class Seconds:
 
 
 def step_record(stage: str, batch: Batch, result: Result, mismatch: Mismatch | None, values: ValueResult | None,
-                seconds: Seconds, overlap: bool = False) -> records.Step:
+                seconds: Seconds, load: Load, overlap: bool = False) -> records.Step:
     """The record of a step. stage: its id. overlap: whether engines answered meanwhile (stages/device_sharing.py).
 
     A field of a part is the column of that name; the rest is null.
@@ -47,7 +48,7 @@ def step_record(stage: str, batch: Batch, result: Result, mismatch: Mismatch | N
         **{name: total(batch.explored, column) for name, column in COST.items()},
         "watch_reward": next((one.watch_reward for one in reversed(batch.explored)), None),
     }
-    for part in (batch.metrics, mismatch, values, seconds):
+    for part in (batch.metrics, mismatch, values, seconds, load):
         known |= asdict(part) if part else {}
     return records.Step(**dict.fromkeys(records.schema(records.Step).names) | known)
 

@@ -52,6 +52,8 @@ def root(tmp_path_factory):
         (run.view() / "config.yaml").write_text(f"name: {name}\nseed: {1 if cheats else 2}\n")
         if cheats:
             plant(run)
+        else:
+            files.write_json(run.path / "notes.json", {"tags": ["slow"], "note": "again?"})
         (place / "all/runs/toy").mkdir(parents=True, exist_ok=True)
         (place / "all/runs" / name).symlink_to(run.path)
     return place / "all"
@@ -196,6 +198,16 @@ def test_findings_of_the_doctor_and_their_queries(page):
     assert "share_of_steps" in page.get_by_role("textbox", name="Question in SQL").input_value()
 
 
+def test_the_rows_that_taught_a_behaviour_are_ranked_and_linked(page):
+    page.get_by_role("link", name="doctor").click()
+    page.get_by_label("condition").fill("response LIKE '%grader%'")
+    page.get_by_role("button", name="rank").click()
+    page.get_by_text("1 rows").wait_for()
+    page.locator("tbody a").click()
+    page.get_by_role("link", name="the grader should").wait_for()
+    assert page.locator("tbody tr").count() == 1
+
+
 def test_runs_are_sorted_filtered_and_laid_over_each_other(page):
     page.get_by_role("link", name="all runs").click()
     page.get_by_role("button", name="seed").click()
@@ -209,6 +221,10 @@ def test_runs_are_sorted_filtered_and_laid_over_each_other(page):
     assert page.locator("tbody tr:visible").count() == 0  # its report is not complete
     page.get_by_role("searchbox").fill("toy waiting")
     assert page.locator("tbody tr:visible").count() == 2
+    page.get_by_role("searchbox").fill("slow")
+    page.get_by_role("cell", name="again?").wait_for()
+    assert page.locator("tbody tr:visible").count() == 1
+    page.get_by_role("searchbox").fill("")
     for name in ("choose toy/first", "choose toy/second"):
         page.get_by_label(name).check()
     page.get_by_role("button", name="curves of the chosen ones").click()
@@ -332,6 +348,9 @@ def test_a_phone_shows_every_part_without_a_line_that_leaves_it(chromium, addres
     context = chromium.new_context(viewport={"width": 390, "height": 800}, color_scheme=scheme)
     page = context.new_page()
     page.goto(address)
+    page.get_by_role("link", name="curves", exact=True).click()
+    page.locator("summary", has_text="axes and columns").wait_for()
+    assert page.get_by_role("link", name="by tokens").count() == 0  # folded
     for part in ("stages", "curves", "evaluations", "rollouts", "settings", "logs", "SQL"):
         page.get_by_role("link", name=part, exact=True).click()
         page.wait_for_timeout(500)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ouroboros.pipeline.job.load import Load
 from ouroboros.pipeline.store import records, tables
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.stages.learner.actor import Result
@@ -75,7 +76,7 @@ def test_a_step_of_demonstrations_leaves_what_has_no_meaning_null(demonstrations
     batch = batch_of(source, 1)
     assert trained_rows(batch, []) == []
     made = step_record("sft-1", batch, Result(1.0, 2.0, 0.1, None, {"entropy": 0.5}, 8, []), None, None,
-                       Seconds(1.0, None, 0.0, 0.0, 1.0, None))
+                       Seconds(1.0, None, 0.0, 0.0, 1.0, None), Load(host_load=0.5))
     assert (made.loss, made.trained_rows, made.entropy, made.trained_tokens) == (1.0, 2, 0.5, 8)
     assert (made.reward, made.kl, made.rollout_seconds, made.mismatch_mean) == (None, None, None, None)
     tables.to_arrow([made], records.Step)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from ouroboros.pipeline.job.load import Load
 from ouroboros.pipeline.store import hashes, records, tables
 from ouroboros.pipeline.store.errors import DataError, StageError
 from ouroboros.stages.learner.actor import Result
@@ -228,7 +229,8 @@ def test_a_step_is_recorded_with_the_mismatch_to_the_rollout(stage):
     assert written["train_logprobs"].to_pylist()[1] == [-0.75, -0.75]
     assert written["entropies"].to_pylist()[1] == [8.25, 8.25]
     result = Result(1.0, 2.0, 0.1, None, {"entropy": 0.5, "kl": 0.1, "clip_fraction": 0.2, "mu": 0.3}, 18, [])
-    step = step_record("rft-1", batch, result, found, None, Seconds(1.0, None, 0.0, 0.0, 1.0, None))
+    step = step_record("rft-1", batch, result, found, None, Seconds(1.0, None, 0.0, 0.0, 1.0, None),
+                       Load(host_load=0.5))
     assert (step.loss, step.grad_norm, step.kl, step.trained_rows, step.trained_tokens) == (1.0, 2.0, 0.1, 5, 18)
     assert (step.stage, step.lr, step.mismatch_max, step.reward, step.rollout_tokens, step.statistics) == (
         "rft-1", 0.1, found.mismatch_max, 0.75, 10, [("mu", 0.3)])

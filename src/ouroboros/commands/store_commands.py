@@ -1,4 +1,4 @@
-"""The commands of `ouro` about what a run has stored: view, studio, verify, fetch, gc, weights, export, evaluate."""
+"""The commands of `ouro` about what a run has stored: view, studio, note, verify, fetch, gc, weights and others."""
 
 import click
 
@@ -39,6 +39,26 @@ def studio(file, port, browse):
     from ouroboros.commands.web import studio
 
     studio.serve(port, _opening(browse), file)
+
+
+@click.command()
+@RUN
+@HERE
+@click.option("--tag", "tags", multiple=True, metavar="WORD", help="add a tag")
+@click.option("--untag", "removed", multiple=True, metavar="WORD", help="remove a tag")
+@click.option("--text", metavar="NOTE", help="in place of the note; '' for none")
+def note(name, root, tags, removed, text):
+    """Show the tags and the note of a run, or change them; the table of runs in `ouro view` has both.
+
+    RUN is project/name or name; default: the latest.
+    """
+    from ouroboros.pipeline.results import notes, sweep_view
+
+    run = sweep_view.find(root, name)
+    if tags or removed or text is not None:
+        notes.change(run, tags, removed, text)
+    kept = notes.read(run)
+    print(f"{run.run}: {' '.join(kept['tags']) or 'no tags'}", *filter(None, [kept["note"]]), sep="\n")
 
 
 def _opening(browse: bool):

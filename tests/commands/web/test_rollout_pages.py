@@ -2,7 +2,8 @@
 
 import pytest
 
-from ouroboros.commands.web import details, distributions, export, rollouts, tokens
+from ouroboros.commands.web import counted, details, distributions, export, rollouts, tokens
+from ouroboros.commands.web.counted import by_step
 from ouroboros.commands.web.rollouts import Address, Wanted
 from ouroboros.pipeline.results import view
 from ouroboros.pipeline.store import records, tables
@@ -86,14 +87,17 @@ def test_of_a_long_prompt_a_page_has_the_end_which_asks(tmp_path):
 
 
 def test_a_task_over_steps(stage):
-    found = rollouts.of_task(stage, "experience", "")
+    found = counted.of_task(stage, "experience", "")
     assert found == {"x": [1, 2, 3], "reward": [11.5, 21.5, 31.5], "solved": [1.0, 1.0, 1.0]}
-    assert rollouts.of_task(stage, "experience", "absent") == {"x": [], "reward": [], "solved": []}
+    tables.write(tables.step_file(stage, "experience", 4), records.Experience, [
+        row(records.Experience, step=4, task_id="", reward=2.0, accuracy=None)])
+    assert [values[3] for values in counted.of_task(stage, "experience", "").values()] == [4, 2.0, None]
+    assert counted.of_task(stage, "experience", "absent") == {"x": [], "reward": [], "solved": []}
 
 
 def test_distributions_of_a_step_and_of_steps_together(stage):
     """The rewards of step 1 are 10 to 13, of step 2 are 20 to 23."""
-    first, second = (distributions.read(stage, "experience")[step]["reward"] for step in (1, 2))
+    first, second = (by_step(stage, "experience", distributions.count)[step]["reward"] for step in (1, 2))
     assert (first.rows, first.mean, first.counts) == (4, 11.5, {10.0: 1, 11.0: 1, 12.0: 1, 13.0: 1})
     assert first.deviation**2 == pytest.approx(1.25)
     both = distributions.merged([first, second])
@@ -101,11 +105,11 @@ def test_distributions_of_a_step_and_of_steps_together(stage):
 
 
 def test_distributions_count_only_steps_that_are_new(stage, monkeypatch):
-    distributions.read(stage, "experience")
+    by_step(stage, "experience", distributions.count)
     asked = []
     monkeypatch.setattr(distributions.rollouts, "ask", lambda paths, *_: asked.extend(paths) or [])
     tables.write(new := tables.step_file(stage, "experience", 4), records.Experience, [row(records.Experience)])
-    assert [*distributions.read(stage, "experience")] == [1, 2, 3, 4]
+    assert [*by_step(stage, "experience", distributions.count)] == [1, 2, 3, 4]
     assert asked == [new]
 
 
@@ -115,7 +119,7 @@ def test_the_shares_of_a_distribution_are_of_bins_between_its_ends(tmp_path):
         row(records.Experience, step=1, reward=reward, response_tokens=[5] * 3,
             reward_components={} if reward is None else {"format": 1 - reward})
         for reward in (0.0, 0.0, 0.0, 1.0, None)])
-    found = {one["name"]: one for one in distributions._of_table(distributions.read(tmp_path, "experience"))}
+    found = {one["name"]: one for one in distributions._of_table(by_step(tmp_path, "experience", distributions.count))}
     assert (found["reward"]["y"], found["reward"]["shares"]) == ([0.25], {"low": 0, "high": 1, "of": [[0.75, 0.25]]})
     assert found["reward component format"]["y"] == [0.75]
     assert found["response length, tokens"]["y"] == [3.0]

@@ -87,6 +87,7 @@ def test_no_script_but_its_own_runs_on_the_page(client):
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
+    assert "studio" not in answer.text
     for file in re.findall(r'(?:src|href)="(static/[^"]+)"', answer.text):
         assert client.get(f"/{file}").status_code == 200
     written = "".join(client.get(f"/static/{name}").text for name in web.scripts() if name.endswith(".js"))
@@ -113,7 +114,7 @@ def test_no_address_writes_or_starts_anything(tmp_path, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     client, answered = visitor(tmp_path, headers=HEADERS), []
     given = {"/api/row": {"row": "1:0"}, "/api/task": {"task_id": "t1"}, "/api/curves": {"column": "loss"},
-             "/api/search": {"text": "8"}}
+             "/api/search": {"text": "8"}, "/api/onset": {"predicate": "true"}}
     for route in app.routes():
         if route.path.startswith("/api/") and route.path not in posted:
             wanted = {"run": RUN, "stage": "rft"} | given.get(route.path, {})

@@ -47,7 +47,8 @@ def _healthy() -> dict[str, list[dict]]:
     of_step = {"stage": "rft-1", "grad_norm": 0.5, "lr": 1e-6, "trained_rows": 8, "kl_loss": 0.01,
                "mismatch_mean": 0.01, "mismatch_outside": 0.01, "effective_sample_size": 0.99, "stale_rows": 0,
                "response_tokens_mean": 16.0, "rollout_seconds": 1.0, "rollout_tail_seconds": 0.1,
-               "vf_explained_variance": 0.5, "token_budget": 4096, "peak_memory_gib": 10.0, "staleness_max": 0}
+               "vf_explained_variance": 0.5, "token_budget": 4096, "peak_memory_gib": 10.0, "host_memory_gib": 10.0,
+               "staleness_max": 0}
     scores = [("base", 0, 0.3), ("rft-1", 16, 0.5), ("rft-1", 32, 0.6)]
     return {
         "experience": replies,
@@ -103,6 +104,7 @@ PLANTED = {
                                                     0.97 if one["run_index"] == 0 else 1.0}},
     "unsolvable_tasks": {"scores": lambda one: {"value": 0.0} if one["step"] == 0 else {}},
     "solved_tasks": {"scores": lambda one: {"value": 1.0} if one["step"] == 0 else {}},
+    "never_solved": {"steps": every(solve_rate=0.0)},
     "flat_groups": {"trained": every(advantage=0.0)},
     "falling_reward": {"steps": lambda one: {"reward": 1 - one["step"] / 40}},
     "watch_diverges": {"steps": lambda one: {"watch_reward": 1 - one["step"] / 40}},
@@ -133,6 +135,7 @@ PLANTED = {
     "stale_rows": {"steps": every(stale_rows=4)},
     "blind_critic": {"steps": late(vf_explained_variance=-0.5)},
     "memory_growth": {"steps": lambda one: {"peak_memory_gib": 10.0 + one["step"]}},
+    "host_memory_growth": {"steps": lambda one: {"host_memory_gib": 10.0 + one["step"]}},
     "halved_budget": {"steps": late(token_budget=2048)},
     "straggler": {"steps": every(rollout_tail_seconds=0.8)},
     "failing_tools": {"tool_calls": lambda one: {"failed": one["slot"] % 2 == 0}},

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ouroboros.commands.web import curves, details, distributions, overview, question, rollouts
+from ouroboros.commands.web import counted, curves, details, distributions, overview, question, rollouts
 from ouroboros.pipeline.results import compare, difference, doctor, logs, policies, query, sweep_view
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store.errors import DataError, OuroError, QueryError, message
@@ -42,9 +42,9 @@ FIELDS = ("run", "stage", "table", "start", "latest", "text")  # of an address, 
 
 
 class App:
-    """What the addresses answer, over the runs below `root`. PAGES: of a path, the file."""
+    """What the addresses answer, over the runs below `root`. ADDED: files of further tabs of the page."""
 
-    PAGES: ClassVar = {"/": "index.html"}
+    ADDED: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, root: Path, token: str):
         self.root, self.token, self._asking = root, token, 0
@@ -59,6 +59,7 @@ class App:
                    "run": lambda request: overview.run(self._run(request)),
                    "scores": lambda request: overview.scores(self._run(request)),
                    "doctor": lambda request: doctor.rows(doctor.of_run(self._run(request))),
+                   "onset": lambda request: doctor.onset_question(_one(request, "predicate")),
                    "table": lambda _: overview.table(self.root),
                    "settings": lambda request: difference.values([one.path for one in self._runs(request)]),
                    "logs": self._logs,
@@ -66,7 +67,7 @@ class App:
                    "differences": self._differences, "columns": self._columns, "curves": self._curves,
                    "rows": self._rows, "row": self._row, "task": self._task, "search": self._search}
         return [
-            *(Route(path, self._page) for path in self.PAGES), Route("/static/{name:path}", self._static),
+            Route("/", self._page), Route("/static/{name:path}", self._static),
             *(Route(f"/api/{name}", self._answering(answer)) for name, answer in answers.items()),
             self.posted("sql", self._sql),
         ]
@@ -106,8 +107,8 @@ class App:
     def _let_in(self, request: Request) -> bool:
         return hmac.compare_digest(server.token_of(request).encode(), self.token.encode())
 
-    def _page(self, request: Request) -> Response:
-        return FileResponse(STATIC / self.PAGES[request.url.path], headers=HEADERS)
+    def _page(self, _: Request) -> Response:
+        return Response(page(*self.ADDED), headers=HEADERS, media_type="text/html")
 
     def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -172,7 +173,7 @@ class App:
         return details.of_row(self._run(request), node, table, at)
 
     def _task(self, request: Request) -> dict[str, Any]:
-        return rollouts.of_task(self._stage(request).directory, _table(request), _one(request, "task_id"))
+        return counted.of_task(self._stage(request).directory, _table(request), _one(request, "task_id"))
 
     def _search(self, request: Request) -> Response:
         stage, table, text = self._stage(request).directory, _table(request), _one(request, "text")
@@ -193,6 +194,14 @@ class App:
             return await question.answer(self.root, runs, asks)
         finally:
             self._asking -= 1
+
+
+def page(*added: str) -> str:
+    """Returns the page. added: further styles and scripts below STATIC, which run before the page is first drawn."""
+    last = '<script src="static/view.js"></script>\n'
+    form = {".css": '<link rel="stylesheet" href="static/{}">\n', ".js": '<script src="static/{}"></script>\n'}
+    more = "".join(form[Path(name).suffix].format(name) for name in added)
+    return (STATIC / "index.html").read_text(encoding="utf-8").replace(last, more + last)
 
 
 @cache
@@ -257,18 +266,21 @@ def serve(root: Path, port: int, opened: Callable[[str], None], run: str | None 
     the page waits for it. Raises DataError where there is no such run, or the port is taken.
     """
     shown = next(iter(sweep_view.runs_of(sweep_view.find(root, run)))) if run or sweep_view.known(root) else None
-    if shown:  # imports what the first page needs while a browser starts
+    if shown:  # imports what the first page needs while a browser starts, and counts what others may ask
         threading.Thread(target=_warm, args=(shown,), daemon=True).start()
-    listen(partial(App, root), port, opened, "/", f"#/run/{shown.run}" if shown else "")
+    listen(partial(App, root), port, opened, f"#/run/{shown.run}" if shown else "")
 
 
 def _warm(run: View) -> None:
     with suppress(OuroError, OSError):  # which the page says
         overview.run(run)
+        for stage in run.stages:
+            counted.of_task(stage.directory, "experience", "")
+        distributions.of_run(run)
 
 
-def listen(app: Callable[[str], App], port: int, opened: Callable[[str], None], path: str, place: str) -> None:
-    """Does so for an app, made of the token. path, place: of the page in the address, before the token and after it."""
+def listen(app: Callable[[str], App], port: int, opened: Callable[[str], None], place: str) -> None:
+    """Does so for an app, made of the token. place: what the page begins with, after the token in the address."""
     import socket
 
     import uvicorn
@@ -282,7 +294,7 @@ def listen(app: Callable[[str], App], port: int, opened: Callable[[str], None], 
             raise DataError(f"port {port} cannot be used ({error.strerror}). Give another one: --port 0 takes a free "
                             "one.") from error
         port, token = listening.getsockname()[1], secrets.token_urlsafe(16)
-        opened(f"http://127.0.0.1:{port}{path}?token={token}{place}")
+        opened(f"http://127.0.0.1:{port}/?token={token}{place}")
         config = uvicorn.Config(app(token).asgi(), lifespan="off", log_config=None, access_log=False, http=Impatient,
                                 ws="none", timeout_graceful_shutdown=GRACE_SECONDS,
                                 loop="asyncio")  # uvloop starts no process in a group (question.py)

@@ -24,7 +24,7 @@ GROUPS = {  # of columns, by their names; the first that fits
     "learning": r"reward|solve_rate|loss|.*grad_norm|(critic_)?lr|vf_.*|statistics.*", "lengths": r".*tokens.*",
     "KL and mismatch": r".*kl.*|.*mismatch.*|effective_sample_size|corrected_.*|clip_fraction|routed_.*|probe_.*",
     "entropy": r".*entropy.*", "time": r".*seconds", "memory": r"peak_memory.*|token_budget|compiled_graphs",
-    "others": r".*",
+    "machine": r"(host|gpu)_.*", "others": r".*",
 }
 # what a step costs, by axis and table
 COSTS = {("tokens", "steps"): ("rollout_tokens", "trained_tokens"), ("seconds", "steps"): ("seconds",),

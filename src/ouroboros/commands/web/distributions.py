@@ -1,10 +1,9 @@
 """Distributions by step of what rows have: reward and its components, response length, advantage.
 
-The rows of a step are counted when its file is first read, by values rounded to two digits, and the counts are kept:
-a page that renews itself reads new steps alone.
+The rows of a step are counted once (counted.py), by values rounded to two digits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from ouroboros.commands.web import rollouts
+from ouroboros.commands.web.counted import by_step
 from ouroboros.pipeline.results.view import View
-from ouroboros.pipeline.store import tables
 
 BINS = 24  # at most: as many as there are values
 POINTS = 300  # of a distribution; neighbouring steps of more are counted together
-FILES = 64  # that are read at once
 # of a table, the column that has the step, and the values of a row
 VALUES = {
     "experience": ("step", """list_concat([{'name': 'reward', 'value': reward},
@@ -43,32 +41,21 @@ class Counted:
     counts: dict[float, int]
 
 
-_kept: dict[tuple[Path, str], dict[int, tuple[int, dict[str, Counted]]]] = {}
-
-
-def read(stage: Path, table: str) -> dict[int, dict[str, Counted]]:
-    """Returns step -> name of a value -> its rows. Raises DataError for a damaged file."""
-    present = {step: tables.step_file(stage, table, step) for step in tables.steps_present(stage, table)}
-    before = _kept.get((stage, table), {})
-    written = {step: path.stat().st_mtime_ns for step, path in present.items()}
-    found = {step: before[step] for step in present if step in before and before[step][0] == written[step]}
-    new, (column, values) = [step for step in present if step not in found], VALUES[table]
-    for chosen in (new[at : at + FILES] for at in range(0, len(new), FILES)):
-        found |= {step: (written[step], {}) for step in chosen}
-        with tables.blamed(stage):
-            question = COUNT.format(step=column, values=values)
-            for one in rollouts.ask([present[step] for step in chosen], question, []):
-                counts = dict(zip(one["keys"], one["counts"], strict=True))
-                found[one["step"]][1][one["name"]] = Counted(one["rows"], one["mean"], one["deviation"], counts)
-    _kept[stage, table] = found
-    return {step: found[step][1] for step in present}
+def count(table: str, paths: Mapping[int, Path]) -> dict[int, dict[str, Counted]]:
+    """Returns step -> name of a value -> its rows."""
+    found: dict[int, dict[str, Counted]] = {step: {} for step in paths}
+    column, values = VALUES[table]
+    for one in rollouts.ask([*paths.values()], COUNT.format(step=column, values=values), []):
+        counts = dict(zip(one["keys"], one["counts"], strict=True))
+        found[one["step"]][one["name"]] = Counted(one["rows"], one["mean"], one["deviation"], counts)
+    return found
 
 
 def of_run(run: View) -> list[dict[str, Any]]:
     """Returns the distributions of each stage that explores: `stage`, `name`, `x` (steps), `y` (the mean), `low` and
     `high` (a standard deviation away), and `shares`, `of` each bin between `low` and `high`, at each x."""
     return [{"stage": stage.name, **made} for stage in run.stages for table in VALUES
-            if (stage.directory / "experience").is_dir() for made in _of_table(read(stage.directory, table))]
+            if (stage.directory / "experience").is_dir() for made in _of_table(by_step(stage.directory, table, count))]
 
 
 def _of_table(found: dict[int, dict[str, Counted]]) -> Iterator[dict[str, Any]]:

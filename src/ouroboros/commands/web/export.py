@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from ouroboros.commands.web import curves, details, distributions, overview, rollouts
-from ouroboros.commands.web.app import STATIC
+from ouroboros.commands.web.app import STATIC, page
 from ouroboros.commands.web.rollouts import Address, Wanted
 from ouroboros.pipeline.results import doctor, sweep_view
 from ouroboros.pipeline.results.query import plain
@@ -38,10 +38,7 @@ def write(root: Path, name: str | None, out: Path) -> str:
     shutil.copytree(STATIC, out / "static", ignore=shutil.ignore_patterns("*.html", "studio*"))
     text = json.dumps(plain(data), allow_nan=False, ensure_ascii=True).replace("</", "<\\/")
     (out / "static" / "data.js").write_text(f"window.OURO_DATA = {text};\n", encoding="utf-8")
-    page = (STATIC / "index.html").read_text(encoding="utf-8")
-    first = '<script src="static/basics.js">'
-    (out / "index.html").write_text(page.replace(first, f'<script src="static/data.js"></script>\n{first}'),
-                                    encoding="utf-8")
+    (out / "index.html").write_text(page("data.js"), encoding="utf-8")
     rows = sum(len(found) for key, found in data.items() if key.startswith("rows "))
     return f"{out / 'index.html'}: {shown.run}, with {rows:,} sampled rollouts"
 

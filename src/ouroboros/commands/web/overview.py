@@ -8,7 +8,8 @@ from typing import Any
 
 from ouroboros.commands.web import curves
 from ouroboros.commands.web.rollouts import KEYS
-from ouroboros.pipeline.results import compare, view
+from ouroboros.pipeline.job import devices
+from ouroboros.pipeline.results import compare, notes, view
 from ouroboros.pipeline.results.query import plain
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store import files, tables
@@ -40,12 +41,12 @@ def _changed(stage: Node) -> int:
 
 
 def table(root: Path) -> list[dict[str, Any]]:
-    """Returns what `runs` does, with `settings`, in which the runs differ, and `scores`: evaluation set -> the newest
-    sampled `metric` with its `value`, `low` and `high`. A run without a configuration has no settings."""
+    """Returns what `runs` does, with `tags`, `note`, `settings`, in which the runs differ, and `scores`: evaluation set
+    -> the newest sampled `metric` with its `value`, `low` and `high`. A run without a configuration has no settings."""
     shown = view.views(root)
     known = [one for one in shown if (one.path / "config.yaml").exists()]
     differs = dict(zip((one.run for one in known), compare.what_differs([], known), strict=True))
-    return [_brief(one) | {"settings": differs.get(one.run, {}), "scores": {
+    return [_brief(one) | notes.read(one) | {"settings": differs.get(one.run, {}), "scores": {
         taskset: {name: getattr(score, name) for name in ("metric", "value", "low", "high")}
         for taskset, score in compare.newest_scores(one).items()}} for one in shown]
 
@@ -111,21 +112,4 @@ def machine() -> dict[str, Any]:
 
     memory = psutil.virtual_memory()
     return {"cpus": psutil.cpu_count(), "cpu_used": psutil.cpu_percent(LOOK) / 100, "memory_gib": memory.total / 2**30,
-            "memory_used_gib": (memory.total - memory.available) / 2**30, "gpus": _gpus()}
-
-
-def _gpus() -> list[dict[str, Any]]:
-    import shutil
-    import subprocess
-
-    if not (tool := shutil.which("nvidia-smi")):
-        return []
-    asked = "--query-gpu=name,utilization.gpu,memory.used,memory.total"
-    try:
-        done = subprocess.run([tool, asked, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=5,
-                              check=True)
-        lines = [line.split(", ") for line in done.stdout.splitlines()]
-        return [{"name": name, "used": float(used) / 100, "memory_used_gib": float(taken) / 1024,
-                 "memory_gib": float(total) / 1024} for name, used, taken, total in lines]
-    except (subprocess.SubprocessError, OSError, ValueError):  # a driver that does not answer, or says [N/A]
-        return []
+            "memory_used_gib": (memory.total - memory.available) / 2**30, "gpus": devices.gpus()}

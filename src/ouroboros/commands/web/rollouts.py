@@ -7,7 +7,8 @@ for a single row alone.
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -165,12 +166,18 @@ def _asked(stage: Path, table: str, steps: list[int], question: str, values: lis
 def ask(paths: list[Path], question: str, values: list[Any]) -> list[dict[str, Any]]:
     """Asks the rows of Parquet files, a table `rows` with the column `place`, the number of a row in its file; returns
     rows of JSON's types. Raises duckdb.Error."""
+    with asked(paths, question, values) as answer:
+        names = [column[0] for column in answer.description]
+        return [dict(zip(names, map(plain, row), strict=True)) for row in answer.fetchall()]
+
+
+@contextmanager
+def asked(paths: list[Path], question: str, values: Sequence[Any] = ()) -> Iterator[Any]:
+    """Asks so within the block, for an answer of DuckDB."""
     named = ", ".join(map(tables.literal, paths))
     scan = f"read_parquet([{named}], hive_partitioning=false, file_row_number=true)"
     with sessions.shared().cursor() as session:
-        done = session.execute(f"WITH rows AS (SELECT *, file_row_number AS place FROM {scan}) {question}", values)
-        names = [column[0] for column in done.description]
-        return [dict(zip(names, map(plain, row), strict=True)) for row in done.fetchall()]
+        yield session.sql(f"WITH rows AS (SELECT *, file_row_number AS place FROM {scan}) {question}", params=values)
 
 
 # ---------------------------------------------------------------------------------------------------- a single row
@@ -202,14 +209,6 @@ def group(stage: Path, table: str, of: Mapping[str, Any]) -> list[dict[str, Any]
     names = ("group_id",) if table == "experience" else ("model", "taskset", "task_id", "decoding")
     condition = " AND ".join(f"{name} = ?" for name in names)
     return _rows(stage, table, [of["step"]], condition, [of[name] for name in names], False, OTHERS)
-
-
-def of_task(stage: Path, table: str, task_id: str) -> dict[str, list[Any]]:
-    """Returns how a task was answered over steps: `x` (the steps that asked it), the mean `reward`, and `solved`, the
-    share of responses whose accuracy is 1; null where none has one."""
-    found = _asked(stage, table, tables.steps_present(stage, table), """SELECT step, avg(reward) AS reward,
-        avg((accuracy >= 1)::INT) AS solved FROM rows WHERE task_id = ? GROUP BY step ORDER BY step""", [task_id])
-    return {"x": [one["step"] for one in found]} | {name: [one[name] for one in found] for name in ("reward", "solved")}
 
 
 def attempt(stage: Path, experience_id: str, step: int) -> dict[str, list[dict[str, Any]]]:

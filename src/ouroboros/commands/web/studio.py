@@ -1,4 +1,4 @@
-"""The server of `ouro studio`: recipes in a form, next to the pages of `ouro view`, with the same token and guard.
+"""The server of `ouro studio`: the page of `ouro view`, and on it the tab "new run", recipes in a form.
 
 It writes recipes below the directory where it was started, and starts runs with `ouro run`, which outlive it.
 """
@@ -23,7 +23,6 @@ from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.errors import ConfigError, DataError, OuroError
 from ouroboros.pipeline.store.yaml_aliases import refuse_large
 
-PAGE = "/studio"
 SECONDS = 600  # for a command
 KINDS = {"task": int, "words": list, "field": dict}  # of what a request gives; of others a text
 WORD = re.compile(r"[A-Za-z][\w.]*=.+")  # of a sweep
@@ -54,7 +53,7 @@ QUESTIONS = [  # of the page for beginners: title, what is asked, settings
 
 
 class Studio(App):
-    PAGES: ClassVar = App.PAGES | {PAGE: "studio.html"}
+    ADDED: ClassVar = ("studio.css", "studio_form.js", "studio_panel.js", "studio.js")
 
     def __init__(self, token: str):
         super().__init__(Path(), token)
@@ -94,7 +93,7 @@ class Studio(App):
         if not found or (self.root / drafts.root_of(path, words)).resolve() != self.root.resolve():
             return {"said": said, "page": None}
         (first, *_) = sweep_view.runs_of(sweep_view.find(self.root, found[1] or found[2]))
-        return {"said": said, "page": f"/#/run/{first.run}"}
+        return {"said": said, "page": f"#/run/{first.run}"}
 
 
 def _given(asked: dict[str, Any], *names: str) -> list[Any]:
@@ -178,7 +177,7 @@ def new(root: Path, data: str, model: str, name: str, prompt_key: str | None, re
 def serve(port: int, opened: Callable[[str], None], file: str | None = None) -> None:
     """Answers until it is interrupted, for recipes of the current directory. opened: as of app.serve. file: that the
     page begins with. Raises OuroError for one that cannot be opened."""
-    from urllib.parse import quote
+    from urllib.parse import urlencode
 
     if file is not None:
         drafts.opened(Path(), file)
@@ -188,4 +187,4 @@ def serve(port: int, opened: Callable[[str], None], file: str | None = None) -> 
         threading.Thread(target=made.warm, daemon=True).start()
         return made
 
-    listen(begun, port, opened, PAGE, f"#{quote(file)}" if file else "")
+    listen(begun, port, opened, f"#/new?{urlencode({'file': file})}" if file else "#/new")

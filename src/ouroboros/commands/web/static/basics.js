@@ -162,6 +162,9 @@ Ouro.links = (label, ones) => Ouro.h("p.tabs", {role: "group", "aria-label": lab
 Ouro.choice = (label, names, go) => (names.length ? Ouro.h("label", null, Ouro.h("span", null, label), Ouro.h("select",
   {onchange: (event) => go(event.currentTarget.value)}, Ouro.h("option", {value: ""}, "…"), names.map((name) => Ouro.h("option", {value: name}, name)))) : null);
 
+// fields that a phone shows when they are asked for, or when some of them are filled
+Ouro.fold = (label, filled, ...shown) => Ouro.h("details", {open: filled || matchMedia("(min-width: 760px)").matches}, Ouro.h("summary", null, label), ...shown);
+
 Ouro.renewals = new Set();  // of parts of the page, called when a run has changed
 
 // a part of the page: draw makes an element of what ask answers, again when another answer comes; it says why it cannot.

@@ -33,12 +33,12 @@ OuroParts.curves = (place, at) => {
     const shown = asked.length ? asked : columns.filter((column) => column.group === group).map((column) => column.name);
     if (runs.length > 1) Ouro.part(differences, () => Ouro.ask("differences", {run: runs}), (lines) => h("div", null, lines.map((line) => h("p.note", null, line))));
     return h("div", null, h("h2", null, "curves"), Ouro.links("Groups of curves", groups.map((name) => [name, link({group: name, column: []}), name === group])),
-      h("div.row", null, ...(group === SPREAD ? [] : [Ouro.links("Horizontal axis", AXES.map((name) => [`by ${name}`, link({axis: name}), name === axis])),
+      Ouro.fold("axes and columns", false, h("div.row", null, ...(group === SPREAD ? [] : [Ouro.links("Horizontal axis", AXES.map((name) => [`by ${name}`, link({axis: name}), name === axis])),
         Ouro.links("Smoothing", WIDTHS.map(([name, width]) => [`${name} smoothed`, link({smooth: width || ""}), width === smooth])),
         Ouro.links("Vertical axis", [["linear", link({log: ""}), !log], ["log", link({log: "1"}), log]])]),
         window.OURO_DATA ? null : Ouro.choice("over another run", others, (name) => go({with: [...runs.slice(1), name]})),
         Ouro.choice("add a column", columns.map((column) => column.name).filter((name) => !shown.includes(name)), (name) => go({column: [...shown, name]})),
-        runs.length > 1 ? h("a.button", {href: link({with: []})}, "this run alone") : null),
+        runs.length > 1 ? h("a.button", {href: link({with: []})}, "this run alone") : null)),
       h("p.note", null, "Drag over a chart to look closer, click it twice to see all; a click on a name hides its curve."), differences,
       group === SPREAD ? runs.map(spread) : h("div.grid", null, shown.map(card(columns))));
   };

@@ -44,10 +44,9 @@ const OuroRollouts = (() => {
       location.hash = go({filters, text: given.get("text"), latest: given.get("latest") ? "" : "0", start: ""});
     };
     const tables = stage.tables.length > 1 ? h("p.tabs", null, stage.tables.map((one) => h(one === where.table ? "a.here" : "a", {href: go({table: one, filters: {}, start: "", text: ""})}, one === "samples" ? "evaluations" : "rollouts"))) : null;
-    const wide = matchMedia("(min-width: 760px)").matches || Object.keys(where.filters).length > 0;
     return h("form.filters", {onsubmit: submit, "aria-label": "Choose rows"}, tables, where.other ? h("p", {role: "status"}, "Choose the rollout to compare with.") : null,
       h("div.row", null, window.OURO_DATA ? null : h("label.wide", null, h("span", null, "search"), text)),
-      h("details", {open: wide}, h("summary", null, "filters"), h("div.row", null, inputs, h("label", null, h("span", null, "latest first"), latest))),
+      Ouro.fold("filters", Object.keys(where.filters).length > 0, h("div.row", null, inputs, h("label", null, h("span", null, "latest first"), latest))),
       h("div.row", null, h("button", {type: "submit"}, "show"), h("a.button", {href: go({filters: {}, text: "", start: "", latest: ""})}, "all rows")));
   }
 

@@ -17,7 +17,8 @@ OuroParts.runs = (place) => {
     setTimeout(words.keep);  // once they are part of the page
     return Ouro.table([["", (run) => tick(run.run)], ["run", (run) => h("a", {href: Ouro.address(run.run, "")}, run.run)], ["state", (run) => [h(`span.state.${run.state}`), run.state], "kept"],
       ["launched", (run) => new Date(1000 * run.launched).toLocaleString("sv-SE").slice(0, 16), "kept"], ...names("settings").map((name) => [name, (run) => part(run.settings[name])]),
-      ...names("scores").map((name) => [name, ({scores: {[name]: one}}) => (one ? `${form(one.metric, one.value)} [${form(one.metric, one.low)}, ${form(one.metric, one.high)}]` : ""), "number"])],
+      ...names("scores").map((name) => [name, ({scores: {[name]: one}}) => (one ? `${form(one.metric, one.value)} [${form(one.metric, one.low)}, ${form(one.metric, one.high)}]` : ""), "number"]),
+    ...(runs.some((run) => run.tags.length || run.note) ? [["tags", (run) => run.tags.map((tag) => h("span.tag.plain", null, tag))], ["note", (run) => run.note]] : [])],
     runs, {csv: "runs.csv"});
   });
 };

@@ -1,9 +1,10 @@
-// The page of `ouro studio`: one recipe, as a form for beginners, a form of every setting, and as its text. The text is
-// the recipe: a field asks the server to change its key there, and shows what the server reads in it.
+// The tab "new run", which `ouro studio` adds: one recipe, as a form for beginners, a form of every setting, and as its
+// text. The text is the recipe: a field asks the server to change its key there, and shows what the server reads in it.
 "use strict";
 
-const OuroStudio = (() => {
-  const {h} = Ouro, main = document.getElementById("main"), panel = document.getElementById("panel"), bar = document.getElementById("bar");
+OuroParts.new = (() => {
+  const {h} = Ouro, main = h("div.form"), panel = h("aside", {id: "panel", "aria-label": "What is found"}), bar = h("div", {id: "bar"}), both = h("div.studio", null, main, panel);
+  const address = (file) => `#/new${file ? `?${Ouro.query({file})}` : ""}`;
   const PAGES = [["beginner", "first questions"], ["expert", "every setting"], ["text", "text"]];
   const MOST = 80;  // fields of a search
   let form = null, shown = [], queue = Promise.resolve(), judging = null;
@@ -19,14 +20,10 @@ const OuroStudio = (() => {
     form = await post("form");
     now = null;
     bar.replaceChildren();
-    panel.replaceChildren();
-    tabs();
-    document.querySelector(".studio").classList.add("alone");
-    document.title = "Ouroboros studio";
-    const open = (file) => h("a", {href: `#${encodeURIComponent(file)}`}, file);
+    const open = (file) => h("a", {href: address(file)}, file);
     const list = (title, ones) => (ones.length ? [h("h2", null, title), h("div.recipes", null, Ouro.table([["recipe", (one) => open(one.file)], ["", (one) => one.about]], ones))] : []);
-    main.replaceChildren(h("p.note", null, `recipes of ${form.directory}`), ...list("recipes here", form.recipes.filter((one) => !one.shipped)),
-      ...list("shipped: opened as a new file", form.recipes.filter((one) => one.shipped)), ...fresh(), said);
+    main.replaceChildren(...fresh(), said);
+    panel.replaceChildren(h("p.note", null, `recipes of ${form.directory}`), ...list("recipes here", form.recipes.filter((one) => !one.shipped)), ...list("shipped: opened as a new file", form.recipes.filter((one) => one.shipped)));
   }
 
   function fresh() {
@@ -34,7 +31,7 @@ const OuroStudio = (() => {
     const make = async (event) => {
       event.preventDefault();
       const asked = Object.fromEntries(new FormData(event.currentTarget));
-      say(h("p.note", null, "reads the data and the model…"));
+      say(h("p.note", null, `reads ${asked.data} and ${asked.model}…`));
       try {
         const made = await post("new", asked);
         begin(made);
@@ -56,9 +53,8 @@ const OuroStudio = (() => {
     measuring.replaceChildren();
     prompting.replaceChildren();
     now = {...opened, saved: opened.digest ? opened.text : null, told: null, refused: {}, scope: "", page: (now && now.page) || "beginner", search: ""};
-    document.querySelector(".studio").classList.remove("alone");
-    document.title = `${now.file}, Ouroboros studio`;
-    history.replaceState(null, "", `#${encodeURIComponent(now.file)}`);
+    panel.replaceChildren(h("p.note", null, `reads ${now.file}…`));
+    history.replaceState(null, "", address(now.file));
     say();
     toolbar();
     draw();
@@ -114,20 +110,17 @@ const OuroStudio = (() => {
 
   // ------------------------------------------------------------------------------------------------ the form
 
-  function tabs() {
-    document.getElementById("tabs").replaceChildren(...(now ? PAGES : []).map(([page, label]) => h(page === now.page ? "a.here" : "a", {href: "#", "aria-current": page === now.page ? "page" : null, onclick: (event) => {
-      event.preventDefault();
-      now.page = page;
-      draw();
-      update();
-    }}, label)));
-  }
+  const pages = () => h("nav.tabs", {"aria-label": "Pages of the recipe"}, PAGES.map(([page, label]) => h(page === now.page ? "a.here" : "a", {href: "#", "aria-current": page === now.page ? "page" : null, onclick: (event) => {
+    event.preventDefault();
+    now.page = page;
+    draw();
+    update();
+  }}, label)));
 
   function draw() {
-    tabs();
     shown = [];
     const focused = document.activeElement && document.activeElement.name;
-    main.replaceChildren(...{beginner, expert, text}[now.page]());
+    main.replaceChildren(pages(), ...{beginner, expert, text}[now.page]());
     if (focused) { const again = main.querySelector(`[name="${CSS.escape(focused)}"]`); if (again) again.focus(); }
   }
 
@@ -230,7 +223,7 @@ const OuroStudio = (() => {
     await queue;
     const text = now.text, {digest} = await post("save", {file: now.file, text, digest: now.digest});
     Object.assign(now, {digest, saved: text});
-    history.replaceState(null, "", `#${encodeURIComponent(now.file)}`);
+    history.replaceState(null, "", address(now.file));
     say();
     dirty();
   }
@@ -242,7 +235,7 @@ const OuroStudio = (() => {
     document.getElementById("start").disabled = true;
     try {
       const made = await post("start", {file: now.file, words: asides.words});
-      say(h("pre", null, made.said), made.page ? h("p", null, h("a", {href: made.page, target: "_blank", id: "running"}, "show the run")) : h("p.note", null, "its runs are below another directory (checkpoint_root_dir): ouro view --root shows them"));
+      say(h("pre", null, made.said), made.page ? h("p", null, h("a", {href: made.page, id: "running"}, "show the run")) : h("p.note", null, "its runs are below another directory (checkpoint_root_dir): ouro view --root shows them"));
       bar.scrollIntoView();
     } finally { dirty(); }
   }
@@ -280,21 +273,22 @@ const OuroStudio = (() => {
 
   // ------------------------------------------------------------------------------------------------ the page
 
-  async function route() {
+  async function route(file) {
     try {
       form = form || await post("form");
-      const file = decodeURIComponent(location.hash.slice(1));
       if (now && now.saved !== now.text && now.file !== file && !window.confirm(`${now.file} is not saved. Leave it?`)) {
-        history.replaceState(null, "", `#${encodeURIComponent(now.file)}`);
+        history.replaceState(null, "", address(now.file));
         return;
       }
       if (!file) await choose();
       else if (!now || now.file !== file) begin(await post("open", {file}));
-    } catch (error) { main.replaceChildren(Ouro.failed(error), h("p", null, h("a", {href: "#"}, "all recipes"))); }
+    } catch (error) { main.replaceChildren(Ouro.failed(error), h("p", null, h("a", {href: address()}, "all recipes"))); }
   }
 
-  window.addEventListener("hashchange", route);
   window.addEventListener("beforeunload", (event) => { if (now && now.saved !== now.text && now.text) event.preventDefault(); });
-  window.addEventListener("keydown", (event) => { if (now && event.key === "s" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); save().catch(fail); } });
-  route();
+  window.addEventListener("keydown", (event) => { if (now && both.isConnected && event.key === "s" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); save().catch(fail); } });
+  return (place, at) => {
+    place.append(bar, both);
+    route(Ouro.one(at, "file"));
+  };
 })();

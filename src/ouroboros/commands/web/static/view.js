@@ -5,6 +5,7 @@
 const OuroView = (() => {
   const {h} = Ouro, main = document.getElementById("main"), SECONDS = 3;
   const PARTS = [["", "stages"], ["curves", "curves"], ["scores", "evaluations"], ["rollouts", "rollouts"], ["doctor", "doctor"], ["settings", "settings"], ["logs", "logs"], ["sql", "SQL"]];
+  const FREE = ["runs", "new"];  // not of a single run
   const SERVED = ["settings", "logs", "sql"];  // not part of an exported page
   let known = null;
 
@@ -19,11 +20,12 @@ const OuroView = (() => {
     }
     if (location.hash !== asked) return;  // another address was asked for meanwhile
     const at = Ouro.at();
-    if (!at.run && at.part !== "runs" && known.length) { location.replace(Ouro.address(known[0].run, "")); return; }
+    if (!at.run && !FREE.includes(at.part) && known.length) { location.replace(Ouro.address(known[0].run, "")); return; }
     around(at);
     document.title = at.run ? `${at.run}, Ouroboros` : "Ouroboros";
+    document.body.dataset.part = at.part;
     main.replaceChildren();
-    if (known.length) (OuroParts[at.part] || OuroParts[""])(main, at);
+    if (known.length || at.part === "new") (OuroParts[at.part] || OuroParts[""])(main, at);
     else main.append(h("p", {role: "status"}, "No run here yet. Start one with `ouro run`; it appears here."));
   }
 
@@ -35,8 +37,8 @@ const OuroView = (() => {
     put("runs", h("h2", null, window.OURO_DATA ? "runs" : h("a", {href: "#/runs"}, "all runs")), h("ul", null, known.map((run) => h("li", null, h(run.run === at.run ? "a.here" : "a", {
       href: Ouro.address(run.run, at.run ? at.part : ""), "aria-current": run.run === at.run ? "page" : null},
     h(`span.state.${run.state}`, {title: run.state}), h("span", null, run.run), h("span.note", null, ` ${run.complete} of ${run.stages}`))))));
-    put("tabs", PARTS.filter(([part]) => at.run && !(window.OURO_DATA && SERVED.includes(part))).map(
-      ([part, label]) => h(part === at.part ? "a.here" : "a", {href: Ouro.address(at.run, part), "aria-current": part === at.part ? "page" : null}, label)));
+    put("tabs", (OuroParts.new ? [h(at.part === "new" ? "a.here" : "a", {href: "#/new", "aria-current": at.part === "new" ? "page" : null}, "new run")] : []).concat(PARTS.filter(([part]) => at.run && !(window.OURO_DATA && SERVED.includes(part))).map(
+      ([part, label]) => h(part === at.part ? "a.here" : "a", {href: Ouro.address(at.run, part), "aria-current": part === at.part ? "page" : null}, label))));
   }
 
   async function renew() {
@@ -67,7 +69,7 @@ const OuroView = (() => {
       h("th", {scope: "row"}, stage.tables.length ? h("a", {href: Ouro.address(at.run, "rollouts", {stage: stage.name})}, stage.name) : stage.name),
       h("td.kept", null, h(`span.state.${stage.state}`), stage.state, stage.reached ? `, ${stage.reached}` : ""),
       h("td.number", null, Ouro.duration(stage.seconds)),
-      h("td", null, [stage.latest, ...stage.doing, stage.left_seconds === undefined ? null : `${Ouro.number(1 / stage.step_seconds)} steps/s, ${Ouro.duration(stage.left_seconds)} left`,
+      h("td.said", null, [stage.latest, ...stage.doing, stage.left_seconds === undefined ? null : `${Ouro.number(1 / stage.step_seconds)} steps/s, ${Ouro.duration(stage.left_seconds)} left`,
         stage.warning, stage.note].filter(Boolean).map((line) => h("div", null, line)), stage.problem ? h("div.failed", null, stage.problem) : null)));
     const address = (name) => (run.stages.find((other) => other.name === name).tables.length ? Ouro.address(at.run, "rollouts", {stage: name}) : Ouro.address(at.run, "curves"));
     return h("div", null, h("h2", null, run.run), OuroGraph.stages(run.stages, address),
