@@ -56,17 +56,8 @@ class Scorer:
         """Rewards the attempts of one explorer step, and writes its files, `rollouts` last."""
         self.context.activity.now("rewards", f"step {step}")
         begin = time.perf_counter()
-        attempts = self._read(step)
-        outcomes = {slot: _outcome(rows[-1]) for slot, rows in attempts.items()}
-        self._reward(attempts, outcomes)
-        self._set_baselines(attempts, outcomes)
-        rows = [self._row(row, outcomes[row.slot], row is turns[-1]) for turns in attempts.values() for row in turns]
-        (stored,) = tables.read(tables.step_file(self.source, "rollouts", step), records.Rollout).to_pylist()
-        made = replace(
-            records.Rollout(**stored), stage=self.context.id, rollout_seconds=0.0, tail_seconds=None, sync_seconds=0.0,
-            evaluate_seconds=0.0, wait_seconds=0.0, probe_max_difference=None,
-            other_seconds=time.perf_counter() - begin, failed_rows=sum(
-                row.status not in ("ok", "no_variance") for row in rows if row.slot < stored["attempts"]))
+        rows = self.rewarded(self.read(step))
+        made = self.record(step, rows, begin)
         tables.write(tables.step_file(self.context.directory, "experience", step), records.Experience, rows)
         check_failures([turns[0] for turns in _by_slot(rows).values()],
                               self.context.config.explorer.max_failed_ratio)
@@ -76,9 +67,27 @@ class Scorer:
         tables.write(tables.step_file(self.context.directory, "rollouts", step), records.Rollout, [made])
         return made
 
-    def _read(self, step: int) -> Attempts:
+    def read(self, step: int) -> list[records.Experience]:
+        """The rows of an explorer step as they are stored."""
         stored = tables.read(tables.step_file(self.source, "experience", step), records.Experience).to_pylist()
-        return _by_slot(records.Experience(**row) for row in stored)
+        return [records.Experience(**row) for row in stored]
+
+    def rewarded(self, stored: list[records.Experience]) -> list[records.Experience]:
+        """The rows of an explorer step with the rewards of this stage."""
+        attempts = _by_slot(stored)
+        outcomes = {slot: _outcome(rows[-1]) for slot, rows in attempts.items()}
+        self._reward(attempts, outcomes)
+        self._set_baselines(attempts, outcomes)
+        return [self._row(row, outcomes[row.slot], row is turns[-1]) for turns in attempts.values() for row in turns]
+
+    def record(self, step: int, rows: list[records.Experience], begin: float) -> records.Rollout:
+        """The record of an explorer step whose rewards began at `begin` (time.perf_counter)."""
+        (stored,) = tables.read(tables.step_file(self.source, "rollouts", step), records.Rollout).to_pylist()
+        return replace(
+            records.Rollout(**stored), stage=self.context.id, rollout_seconds=0.0, tail_seconds=None, sync_seconds=0.0,
+            evaluate_seconds=0.0, wait_seconds=0.0, probe_max_difference=None,
+            other_seconds=time.perf_counter() - begin, failed_rows=sum(
+                row.status not in ("ok", "no_variance") for row in rows if row.slot < stored["attempts"]))
 
     def _reward(self, attempts: Attempts, outcomes: dict[int, Outcome]) -> None:
         """Applies to each response the reward functions of its task's set."""

@@ -5,11 +5,8 @@ It passes on which of our reward functions that read the truth judge a source, t
 """
 
 import json
-import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.check.sources import POOL, Source
@@ -33,9 +30,9 @@ from ouroboros.pipeline.settings.data import (
 )
 from ouroboros.pipeline.settings.explorer import runs_programs
 from ouroboros.pipeline.settings.setting import at, plain
-from ouroboros.pipeline.store import files, launch
+from ouroboros.pipeline.store import launch
 from ouroboros.pipeline.store.digests import below, nothing_at, resolve
-from ouroboros.pipeline.store.errors import ConfigError, Problem, StageError
+from ouroboros.pipeline.store.errors import ConfigError, Problem
 
 ROWS = 200  # rows sampled from each source
 LIMITS = ("max_prompt_tokens", "max_response_tokens")  # the widest of any stage: a longer row is of use to none
@@ -158,15 +155,7 @@ def _judged(settings: Config) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 def ask(request: dict[str, Any], module: str = "ouroboros.stages.preview") -> dict[str, Any]:
     """Returns the answer of a module that is started as a separate process. Raises StageError when it dies."""
-    with tempfile.TemporaryDirectory() as directory:
-        asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
-        files.write_json(asked, request)
-        done = subprocess.run(launch.command(module, str(asked), str(answer)), capture_output=True, text=True,
-                              env=launch.environment(), check=False)
-        if done.returncode:
-            last = "\n".join(done.stderr.strip().splitlines()[-5:])
-            raise StageError(f"`python -m {module}` ended with exit code {done.returncode}:\n{last}")
-        return files.read_json(answer)
+    return launch.ask(module, request)
 
 
 def compared_sets(stages: list[Config]) -> list[dict[str, Any]]:

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ouroboros.pipeline.job import rewarding
 from ouroboros.pipeline.job.threads import RECORD
 from ouroboros.pipeline.job.trunks import TRIES, WATCHED, Donor, find, lacks, watched
 from ouroboros.pipeline.settings.rates import is_kept
 from ouroboros.pipeline.store import checkpoints, files, hashes, routings, tables, versions
 
 TAKING = ".taking.tmp"
+UNSURE = ("have the rewards of before", "are not known to be of the same data")
 
 
 def take(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger) -> None:
@@ -25,6 +27,7 @@ def take(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger)
         files.write_json(stage / WATCHED, {"watched": sorted({*watched(stage), spec["trunk"]["watched"]})})
     for _ in range(TRIES):
         donor, unlike = find(stage, spec, config, config.verify)
+        donor = donor or rewarding.find(stage, spec, config, log)
         if donor is None:
             if unlike:
                 log.info("%s", unlike)
@@ -32,9 +35,10 @@ def take(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger)
         with contextlib.suppress(FileNotFoundError), files.explained(stage), _held(donor.stage / ".lock"):
             copied = _take(stage, donor, config)
             left = donor.evaluated < 0 and tables.steps_present(donor.stage, "scores")
-            log.info("continues %s@%d, %d steps%s%s", donor.stage.name, donor.step, donor.total - donor.step,
+            log.info("continues %s@%d, %d steps%s%s%s", donor.stage.name, donor.step, donor.total - donor.step,
                      "; copied, because the file system has no hard links" if copied else "",
-                     "; without its evaluations, which are not known to be of the same data" if left else "")
+                     f"; the first response with another reward: {donor.first}" if donor.first else "",
+                     f"; without its evaluations, which {UNSURE[donor.rewarded is None]}" if left else "")
             return
     log.warning("warning: nothing is taken from %s: its files were deleted meanwhile", donor.stage.name)
 
@@ -75,7 +79,8 @@ def _take(stage: Path, donor: Donor, config: Any) -> bool:
         for made in sorted(temporary.iterdir(), key=lambda one: one.name == "checkpoints"):
             os.replace(made, stage / made.name)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for each in (temporary, stage / rewarding.TEMPORARY):
+            shutil.rmtree(each, ignore_errors=True)
     return copied
 
 
@@ -84,7 +89,7 @@ def _take_table(temporary: Path, table: str, donor: Donor) -> None:
     entries = {}
     for step in tables.steps_present(donor.stage, table):
         if step <= donor.last(table) and (table, step) not in donor.damaged:
-            source, target = (tables.step_file(home, table, step) for home in (donor.stage, temporary))
+            source, target = donor.file(table, step), tables.step_file(temporary, table, step)
             files.link(source, target)
             if entry := hashes.entry_of(source):
                 entries[target.name] = entry

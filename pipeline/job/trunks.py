@@ -36,7 +36,8 @@ class Donor:
     """A stage and what is taken of it: trainer steps up to `step`, explorer steps up to `explored`.
 
     evaluated: the last weights version whose scores are taken; -1: none. damaged: (table, step) of files that are not.
-    total: trainer steps of the stage that takes.
+    total: trainer steps of the stage that takes. rewarded: of one with other rewards, where explorer steps with new
+    ones are (pipeline/job/rewarding.py). first: the first row with another reward, in words.
     """
 
     stage: Path
@@ -45,6 +46,13 @@ class Donor:
     evaluated: int
     damaged: Collection[tuple[str, int]]
     total: int
+    rewarded: Path | None = None
+    first: str = ""
+
+    def file(self, table: str, step: int) -> Path:
+        """Returns the file of a step of a table that is taken."""
+        again = self.rewarded and tables.step_file(self.rewarded, table, step)
+        return again if again and again.exists() else tables.step_file(self.stage, table, step)
 
     def last(self, table: str) -> float:
         """Returns the last step of a table that is taken."""
@@ -55,9 +63,10 @@ class Donor:
 
 def enter(stage: Path, trunk: Mapping[str, Any]) -> None:
     """Lists a stage by its trunk, if it has one."""
-    if trunk and not (place := stage.parent / INDEX / trunk["settings"] / stage.name).exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.touch()
+    for key in ("settings", "unrewarded"):
+        if key in trunk and not (place := stage.parent / INDEX / trunk[key] / stage.name).exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
 
 
 def find(stage: Path, spec: Mapping[str, Any], config: Any, verify: str) -> tuple[Donor | None, str]:
@@ -67,8 +76,8 @@ def find(stage: Path, spec: Mapping[str, Any], config: Any, verify: str) -> tupl
     spec: its trunk and inputs, as in its stage.json. config: its settings. verify: how files of donors are compared, as
     in `hashes`.
     """
-    donors = _listed(stage, spec["trunk"]["settings"]) if spec.get("trunk") else []
-    if not donors or files.is_complete(stage) or checkpoints.complete_checkpoints(stage):
+    donors = listed(stage, spec["trunk"]["settings"]) if spec.get("trunk") else []
+    if not donors or begun(stage):
         return None, ""
     best, unlike = None, ""
     for reached, place in donors:  # a donor is read, and hashed, if it may have more than the best so far
@@ -80,6 +89,11 @@ def find(stage: Path, spec: Mapping[str, Any], config: Any, verify: str) -> tupl
     return best, unlike
 
 
+def begun(stage: str | Path) -> bool:
+    """Returns whether a stage goes on from a checkpoint, or is complete."""
+    return bool(files.is_complete(stage) or checkpoints.complete_checkpoints(Path(stage)))
+
+
 def continued(stage: Any) -> str:
     """Returns whose steps a planned stage takes, and which it makes again before its settings change; or why it takes
     none. Files are compared by their sizes; the stage compares them by hash when it takes them."""
@@ -87,7 +101,9 @@ def continued(stage: Any) -> str:
         return ""
     donor, unlike = find(Path(stage.directory), vars(stage), stage.config, "size")
     if donor is None:
-        return unlike
+        again = listed(Path(stage.directory), stage.trunk.get("unrewarded", "-")) if not begun(stage.directory) else []
+        return f"rewards the responses of {again[0][1].name} again, and takes the steps before the first other reward" \
+            if again else unlike
     words = f"continues {donor.stage.name}@{donor.step}, {donor.total - donor.step} steps"
     last = max(map(int, stage.trunk.get("changes", {})), default=0)
     again = (f"; the steps behind it up to {last} are made again, for lack of what step {last} left: "
@@ -109,7 +125,7 @@ def _offered(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> 
 def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Donor | str:
     theirs = files.read_json(place / "stage.json")
     ours, made = spec["trunk"], theirs["trunk"]
-    total, before, running = _total(spec, config, place), _written_total(place, theirs), is_locked(place / ".lock")
+    total, before, running = total_of(spec, config, place), _written_total(place, theirs), is_locked(place / ".lock")
     if not total or not before:
         return ""
     limit = min(total, _agreed(ours, total, made, before))
@@ -122,7 +138,7 @@ def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Do
     if able:
         later = [int(step) for one in (ours, made) for step, new in one.get("changes", {}).items() if new["explores"]]
         ends = min((step for step in later if step >= limit), default=total)  # rows explored ahead are others after it
-        return _usable(place, spec, config, verify, total, able, min(ends, total))
+        return usable(place, spec, config, verify, total, able, min(ends, total))
     equal = "" if limit == total else ("; after it settings are others (changes), or learning rates "
                                        "(lr_scheduler_type, lr_warmup_*)")
     return f"it has no checkpoint up to step {limit}{equal}" if limit or made["rates"] == ours["rates"] else ""
@@ -147,7 +163,7 @@ def _after(trunk: Mapping[str, Any], step: int) -> Mapping[str, Any]:
                default=(0, trunk), key=lambda found: found[0])[1]
 
 
-def _listed(stage: Path, settings: str) -> list[tuple[int, Path]]:
+def listed(stage: Path, settings: str) -> list[tuple[int, Path]]:
     """Returns the stages that have the same name and settings but for their ends, and the step of a checkpoint of
     each, the newest, by which they are ordered, the largest first. The same name: rows are addressed by it."""
     entries = (stage.parent / INDEX / settings).glob(f"{stage.name.rpartition('-')[0]}-*")
@@ -167,7 +183,7 @@ def _names(changed: Collection[str], ours: Mapping[str, Any], theirs: Mapping[st
             yield part
 
 
-def _usable(place: Path, spec: Mapping[str, Any], config: Any, verify: str, total: int, able: list[int],
+def usable(place: Path, spec: Mapping[str, Any], config: Any, verify: str, total: int, able: list[int],
             ends: int) -> Donor | str:
     """Returns what a stage of an equal trunk gives, up to one of the checkpoints `able`, or what the newest lacks.
     ends: the last trainer step with equal rows."""
@@ -191,21 +207,21 @@ def watched(stage: Path) -> list[str]:
 def _rollouts(place: Path, config: Any, total: int, damaged: Collection[tuple[str, int]]) -> list[records.Rollout]:
     """Returns the records of the explorer steps that the stage makes too, up to the first that is damaged, or by older
     weights than the stage allows: the last rows of a donor are trained on sooner, if at all."""
-    schedule = _schedule(config, total)
+    schedule = schedule_of(config, total)
     last = min([schedule.explorer_steps, *(step - 1 for table, step in damaged if table in recovery.OF_EXPLORER)])
     rows = tables.read_steps(place, "rollouts", [s for s in tables.steps_present(place, "rollouts") if s <= last])
     bound = config.synchronizer.max_staleness if is_driven(config) else None
     return [*takewhile(lambda row: bound is None or row.weights_version >= schedule.oldest(row.step, bound), rows)]
 
 
-def _schedule(config: Any, total: int) -> Schedule:
+def schedule_of(config: Any, total: int) -> Schedule:
     return replace(rft_schedule(config, 1), total_steps=total)
 
 
 def lacks(place: Path, config: Any, total: int, step: int, explored: int, damaged: Collection[tuple[str, int]]) -> str:
     """Returns which rows, weights or routings a stage lacks that goes on after trainer step `step`, if any. Of the
     donor at `place` the first `explored` explorer steps are taken."""
-    schedule = _schedule(config, total) if config.kind.is_online else None
+    schedule = schedule_of(config, total) if config.kind.is_online else None
     last = schedule.last_explorer_step(step) if schedule else 0
     ends = dict.fromkeys(recovery.OF_TRAINER, step) | dict.fromkeys(recovery.OF_EXPLORER, last)
     if found := [one for one in damaged if one[1] <= ends.get(one[0], 0)]:
@@ -236,7 +252,7 @@ def _unfit(place: Path, step: int, config: Any, verify: str) -> str:
     return f"its checkpoint is of {', '.join(others)}" if others else ""
 
 
-def _total(spec: Mapping[str, Any], config: Any, place: Path) -> int | None:
+def total_of(spec: Mapping[str, Any], config: Any, place: Path) -> int | None:
     """Returns the trainer steps of a stage, by the rows of a donor with the same data where it counts passes."""
     if config.buffer.total_steps:
         return config.buffer.total_steps

@@ -4,7 +4,10 @@ Both count with everything that they use in `operators`, `workflows` and `stages
 starts stages, reads and writes files, logs, reports and declares settings is versioned by records.FORMAT instead.
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.settings.config import Config, users_code
@@ -12,6 +15,7 @@ from ouroboros.pipeline.settings.data import ReplayBuffer
 from ouroboros.pipeline.settings.declared import TABLES, Advantage, Loss
 from ouroboros.pipeline.settings.kinds import PATHS, SETS, Kind
 from ouroboros.pipeline.settings.setting import leaves, own_name, values_of
+from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.definitions import digest_definitions, start_of, uses_of_file
 from ouroboros.pipeline.store.digests import code_files
 from ouroboros.pipeline.store.files import HOME
@@ -89,6 +93,18 @@ def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
     starts += _behind([*(name for _, name in users_code(used)),
                        *filter(None, (made.get("environment_class") for made in defaults.values()))])
     return [digest_definitions(starts, stops | tables, HOME), defaults]
+
+
+def keep(directory: Path, used: Any) -> None:
+    """Copies the user's modules behind what settings name to `code/` of a stage's directory, once: rewards are computed
+    again by the functions that a stage had, after they were edited (pipeline/job/rewarding.py)."""
+    modules = {module: path for _, name in users_code(used) for module, path in code_files(name).items()}
+    for module, path in modules.items():
+        place = directory.joinpath(launch.CODE, *module.split("."))
+        target = place / path.name if path.name == "__init__.py" else place.with_suffix(path.suffix)
+        if not is_installed(path) and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            files.write_atomic(target, partial(shutil.copyfile, path))
 
 
 def _behind(names: Iterable[str]) -> Iterator[str]:

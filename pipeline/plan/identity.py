@@ -19,7 +19,7 @@ from ouroboros.pipeline.settings import changes
 from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config, users_code, walk
 from ouroboros.pipeline.settings.images import paths_of_sets
-from ouroboros.pipeline.settings.kinds import CURATE, LATER, RECIPES, TASKS, Kind
+from ouroboros.pipeline.settings.kinds import ASKED, CURATE, LATER, RECIPES, TASKS, Kind
 from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
 from ouroboros.pipeline.settings.setting import about, at, plain, values_of
 from ouroboros.pipeline.settings.unused import without_unused
@@ -134,6 +134,8 @@ def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], 
     settings = without_unused(settings).but("changes", {
         str(step): values for step, values in changes.of(settings) if step in contents})
     content = contents.pop(0)
+    unrewarded = {"unrewarded": _unrewarded(kind, settings, in_identity, upstream, root)
+                  } if kind.is_online and not contents else {}
     watched = [_select(settings, list(kind.watches)), os.path.basename(inputs.get(HELD, ""))]
     run = f"{settings.project}/{settings.name}"
     named = [*inputs.values(), *(one for key in kind.external for _, value in values_of(settings, key)
@@ -143,7 +145,7 @@ def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], 
     identity = files.hash_json(content | ({"changes": contents} if contents else {}))[:8]
     return Stage(run, name, kind, identity, root, inputs,
                  Config.partial(_select(settings, in_identity + others)), waits, hub,
-                 _trunk(content, contents, settings, watched)
+                 _trunk(content, contents, settings, watched) | unrewarded
                  if kind.trains and ":" not in str(settings.algorithm.algorithm_type) else {})
 
 
@@ -157,6 +159,19 @@ def _content(kind: Kind, settings: Config, in_identity: list[str], upstream: dic
     external |= {name: digest_code(name) for _, name in users_code(used)}
     return {"format": FORMAT, "kind": kind, "settings": _without_defaults(used), "inputs": upstream,
             "external": external, "code": code_of(kind, settings, used)}
+
+
+def _unrewarded(kind: Kind, settings: Config, in_identity: list[str], upstream: dict[str, Any], root: str) -> str:
+    """Returns the hash of an identity without what rewards responses: the functions that settings name, their code and
+    arguments, and the tasks, whose answers may be others (pipeline/job/rewarding.py compares the rest of them)."""
+    source = settings.buffer.explorer_input.but("default_reward_fn_type", None)
+    sets = [one.but("default_reward_fn_type", None).but("reward_fn_args", {})
+            for one in (source.taskset, *source.tasksets)]
+    source = source.but("taskset", sets[0]).but("tasksets", sets[1:])
+    content = bare(_content(kind, without_unused(settings.but("buffer.explorer_input", source)), in_identity,
+                            {role: one for role, one in upstream.items() if role != "tasks"}, root))
+    external = {key: value for key, value in content["external"].items() if key not in ASKED}
+    return files.hash_json(content | {"external": external})
 
 
 def _trunk(content: dict[str, Any], later: dict[int, dict[str, Any]], settings: Config, watched: Any

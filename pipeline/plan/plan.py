@@ -11,7 +11,7 @@ from pathlib import Path
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job import policies, trunks
 from ouroboros.pipeline.job.tasksets import HELD, PROFILE
-from ouroboros.pipeline.plan import hub
+from ouroboros.pipeline.plan import code, hub
 from ouroboros.pipeline.plan.data import data_settings, environments
 from ouroboros.pipeline.plan.identity import Stage, make_stage
 from ouroboros.pipeline.settings.config import Config
@@ -66,6 +66,8 @@ class Plan:
         for stage in self.stages:
             files.write_json_if_new(Path(stage.directory) / "stage.json", stage.specification())
             trunks.enter(Path(stage.directory), stage.trunk)
+            if stage.kind.explores:
+                code.keep(Path(stage.directory), stage.config)
         frozen = OmegaConf.to_yaml(OmegaConf.create(plain(hub.frozen(self.config))))
         files.write_atomic(self.view / "config.yaml", lambda temporary: temporary.write_text(frozen, encoding="utf-8"))
         rows = [{"name": s.name, "kind": s.kind, "directory": s.directory, "inputs": s.inputs} for s in self.stages]

@@ -1,13 +1,18 @@
 """Commands of our own processes, and where they find the modules of the user's project."""
 
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.errors import Problem, StageError
 from ouroboros.pipeline.store.files import HOME
 
+CODE = "code"  # of a stage's directory: the user's modules that rewarded its responses
 LIBRARIES = ("PIL", "accelerate", "aiohttp", "click", "data_juicer", "datasets", "deepspeed", "duckdb", "fsspec",
              "httpx", "huggingface_hub", "hydra", "jinja2", "math_verify", "mlflow", "numpy", "omegaconf", "openai",
              "ouroboros", "packaging", "pandas", "peft", "psutil", "pyarrow", "pydantic", "regex", "requests",
@@ -24,6 +29,20 @@ def python_path(first: Path | None = None) -> str:
     """Returns PYTHONPATH for it: a directory, by default the current one (the user's project), then what is set."""
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return os.pathsep.join(dict.fromkeys([str(first or Path.cwd()), *given]))
+
+
+def ask(module: str, request: dict[str, Any], given: dict[str, str] | None = None) -> dict[str, Any]:
+    """Returns the answer of a module of ours, in JSON, that is started as a separate process. given: its environment.
+    Raises StageError with its last output when it fails."""
+    with tempfile.TemporaryDirectory() as directory:
+        asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
+        files.write_json(asked, request)
+        done = subprocess.run(command(module, str(asked), str(answer)), capture_output=True, text=True,
+                              env=given or environment(), check=False)
+        if done.returncode:
+            last = "\n".join(done.stderr.strip().splitlines()[-5:])
+            raise StageError(f"`python -m {module}` ended with exit code {done.returncode}:\n{last}")
+        return files.read_json(answer)
 
 
 def environment() -> dict[str, str]:

@@ -11,6 +11,7 @@ import torch
 from ouroboros.pipeline.job import context as job
 from ouroboros.pipeline.job import taking, trunks
 from ouroboros.pipeline.job.tasksets import HELD
+from ouroboros.pipeline.plan import code
 from ouroboros.pipeline.plan.identity import Stage, make_stage
 from ouroboros.pipeline.store import files, records, tables
 from ouroboros.stages.explore import explore
@@ -53,6 +54,7 @@ def planned(tiny_model, tmp_path):
         stage = make_stage("made", config.kind, config, inputs | held, str(place))
         files.write_json_if_new(Path(stage.directory) / "stage.json", stage.specification())
         trunks.enter(Path(stage.directory), stage.trunk)
+        code.keep(Path(stage.directory), stage.config)
         return stage
 
     return make

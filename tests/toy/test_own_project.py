@@ -169,3 +169,24 @@ def test_a_step_is_replayed_under_other_algorithms(project):
     assert list(found) == ["as it was", "algorithm=grpo", "algorithm=gspo"]
     assert found["as it was"]["cosine"] == pytest.approx(1.0)
     assert ouro(project, "replay", "own", "--step", "2").returncode == 2  # only every second step has a checkpoint
+
+
+def test_a_corrected_reward_is_tried_on_what_is_stored(project):
+    """A point for both attempts at task 7, in each of three steps, moves their group and no advantage of the page."""
+    try:
+        found = []
+        for formula in ("level / 100", "level / 100 + (level == 7)", "level / 100 * len(response)"):
+            (project / "leveled.py").write_text(LEVELED.replace("level / 100", formula))
+            done = ouro(project, "reward", "diff", "own", "--json")
+            assert done.returncode == 0, done.stderr
+            found.append(json.loads(done.stdout))
+    finally:
+        (project / "leveled.py").write_text(LEVELED)
+    assert [(one["attempts"], one["certain"]) for one in found] == [(3 * 12 * 2, True)] * 3
+    assert [(one["changed"], one["higher"], one["first_explorer_step"], one["first_trainer_step"])
+            for one in found[:2]] == [(0, 0, None, None), (6, 6, 1, None)]
+    (task,) = found[1]["tasks"]
+    assert (task["taskset"], task["attempts"], task["changed"]) == ("sums", 6, 6)
+    assert task["mean_after"] == pytest.approx(task["mean_before"] + 1)
+    assert {row["component"]: row["changed"] for row in found[1]["components"]}["level"] == 6
+    assert found[2]["first_trainer_step"] == 1

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem, get_completion_class, shell_c
 from ouroboros.commands.agent_commands import debug, serve
 from ouroboros.commands.config_commands import OVERRIDES, PATH, config, import_, stages
 from ouroboros.commands.process_commands import logs, status, stop, timeline
-from ouroboros.commands.result_commands import compare, doctor, replay, report, sql, tree
+from ouroboros.commands.result_commands import compare, doctor, replay, report, reward, sql, tree
 from ouroboros.commands.store_commands import evaluate, export, fetch, gc, note, studio, verify, view, weights
 from ouroboros.pipeline.store.errors import OuroError, message, shortened
 from ouroboros.pipeline.store.secret_names import conceal_secrets
@@ -214,7 +214,7 @@ def completion(shell):
 
 
 for command in (init, studio, run, status, logs, stop, view, note, doctor, sql, report, timeline, compare, tree,
-                replay, weights, export, evaluate, serve, debug, verify, fetch, gc, config, import_, stages,
+                replay, reward, weights, export, evaluate, serve, debug, verify, fetch, gc, config, import_, stages,
                 completion):
     ouro.add_command(command)
 ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet

@@ -200,3 +200,31 @@ def replay(given, root, step, stage, form):
           file=sys.stdout if form == "table" else sys.stderr)
     print(counterfactual.table(found["rows"], form))
     return 0 if counterfactual.is_faithful(found["proof"]) else 1
+
+
+@click.group()
+def reward():
+    """Try a corrected reward on the responses that a run has stored."""
+
+
+@reward.command()
+@words("given", "[RUN | RECIPE.yaml | key=value]...", names_or_keys)
+@HERE
+@click.option("--stage", metavar="NAME", help="default: the last that has rollouts")
+@click.option("--json", "as_json", is_flag=True, help="everything, as JSON")
+def diff(given, root, stage, as_json):
+    """Reward the stored responses of a run again, without a model, and show what differs.
+
+    By the reward functions of its configuration as they are now; by those of a recipe, or of overrides, if there are
+    any. RUN is project/name or name; default: the latest. A run that is then started with the same words takes the
+    steps up to the first with another reward.
+    """
+    from ouroboros.pipeline.results import policies, reward_diff, sweep_view
+
+    recipes = [f"recipe='{word}'" for word in given if word.endswith((".yaml", ".yml")) and "=" not in word]
+    names, overrides = name_and_overrides(root, [word for word in given if f"recipe='{word}'" not in recipes])
+    shown = policies.single(sweep_view.find(root, *names))
+    chosen = reward_diff.choose(shown, stage)
+    print(f"stage {chosen.name}: its responses are rewarded again", file=sys.stderr, flush=True)
+    found = reward_diff.diff(shown, chosen, [*recipes, *overrides])
+    print(reward_diff.as_json(found) if as_json else reward_diff.text(found))

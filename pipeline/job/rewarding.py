@@ -1,0 +1,113 @@
+"""The steps that a stage takes of one that differs in its rewards alone: a reward function, its arguments or the
+answers of tasks were corrected, and the stored responses are rewarded again instead of sampled.
+
+The functions run in a process (stages/rewarded_again.py, by the code of mode=score): first those of the donor, by which
+its first rows must come out as they are stored, or the reward is not a function of the response. Trainer steps are
+taken up to the first that reads an explorer step of which any row is rewarded otherwise. Explorer steps behind it, by
+weights of the taken steps, keep their responses and have their new rewards, unless rewards decide what is explored.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ouroboros.pipeline.job import trunks
+from ouroboros.pipeline.job.schedule import Schedule, measures
+from ouroboros.pipeline.settings.arguments.answers import tool_arguments
+from ouroboros.pipeline.settings.data import reward_functions, train_places, workflow_of
+from ouroboros.pipeline.store import checkpoints, files, launch
+from ouroboros.pipeline.store.errors import StageError
+
+ASKING = ("judge_reward", "reward_model")  # reward functions that ask a model
+TEMPORARY = ".rewarded.tmp"
+TRIED = 50  # rows that the functions of the donor reward again, in whole explorer steps
+MOST = 3  # donors that are tried
+
+
+def listed(stage: Path, trunk: Mapping[str, Any]) -> list[Path]:
+    """Returns the stages that differ from one in their rewards alone, those with the most steps first."""
+    return [place for _, place in trunks.listed(stage, trunk["unrewarded"])] if "unrewarded" in trunk else []
+
+
+def find(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger) -> trunks.Donor | None:
+    """Returns what a stage without a checkpoint takes of the first donor that gives something; the log has why others
+    give nothing. Rows with new rewards are below TEMPORARY of the stage, which
+    the caller deletes."""
+    donors = [] if trunks.begun(stage) else listed(stage, spec.get("trunk", {}))
+    if donors and (words := unrepeatable(config)):
+        log.info("nothing is taken from %s, which differs in its rewards alone: %s", donors[0].name, words)
+        return None
+    for place in donors[:MOST]:
+        log.info("the responses of %s are rewarded again", place.name)
+        try:
+            found = _offered(stage, place, spec, config)
+        except (StageError, FileNotFoundError) as error:
+            found = str(error)
+        if isinstance(found, trunks.Donor):
+            return found
+        log.info("nothing is taken from %s: %s", place.name, found)
+    shutil.rmtree(stage / TEMPORARY, ignore_errors=True)
+    return None
+
+
+def unrepeatable(config: Any) -> str:
+    """Returns why rewards cannot be computed again from stored responses, if so."""
+    source = config.buffer.explorer_input
+    for place, one in train_places(source):
+        workflow = workflow_of(one, source, place)
+        if asking := [name for name in reward_functions(one, source) if name in ASKING]:
+            return f"{asking[0]} asks a model"
+        if ":" in workflow or tool_arguments(workflow, one.workflow_args)["environment_class"]:
+            return f"attempts of {workflow} may be rewarded by more than their responses"
+    return ""
+
+
+def ask(donor: Path, spec: Mapping[str, Any], out: Path, rows: int | None = None, whole: bool = False
+        ) -> dict[str, Any]:
+    """Returns the answer of stages/rewarded_again.py on the rows of a donor under the settings and inputs of `spec`.
+
+    out: where explorer steps with new rewards are written; it has the name of the stage whose they will be. rows: only
+    this many, by the functions of the donor as they were. whole: every explorer step.
+    """
+    kept = [str(donor / launch.CODE)] if rows else []
+    path = {"PYTHONPATH": os.pathsep.join([*kept, launch.python_path()])}
+    return launch.ask("ouroboros.stages.rewarded_again", {
+        "donor": str(donor), "spec": {key: spec[key] for key in ("run", "name", "identity", "config", "inputs")},
+        "out": str(out), "rows": rows, "whole": whole}, launch.environment() | path)
+
+
+def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any) -> trunks.Donor | str:
+    """Returns what a donor gives, or why it gives nothing."""
+    out, theirs = stage / TEMPORARY / stage.name, files.read_json(place / "stage.json")
+    shutil.rmtree(out.parent, ignore_errors=True)
+    total = trunks.total_of(spec, config, place)
+    before = ask(place, theirs, out, rows=TRIED)
+    if words := before["unlike"] or (before["first"] and f"rewarded again by its own functions, {before['first']}"):
+        return words
+    shutil.rmtree(out.parent, ignore_errors=True)
+    found = ask(place, files.read_json(stage / "stage.json"), out)
+    if found["unlike"] or not total:
+        return found["unlike"] or "its steps are not known"
+    schedule, equal = trunks.schedule_of(config, total), found["equal"]
+    able = [step for step in checkpoints.complete_checkpoints(place) if schedule.last_explorer_step(step) <= equal]
+    if not able:
+        return f"it has no checkpoint before the first step with another reward; {found['first']}"
+    ends = _last_equal(schedule, equal) if decide(config) else total
+    donor = trunks.usable(place, spec, config, config.verify, total, able, ends)
+    return donor if isinstance(donor, str) else replace(donor, evaluated=-1, rewarded=out, first=found["first"])
+
+
+def _last_equal(schedule: Schedule, explored: int) -> int:
+    """Returns the last trainer step that reads the first `explored` explorer steps alone."""
+    return explored * schedule.rows_per_explorer_step // schedule.rows_per_trainer_step
+
+
+def decide(config: Any) -> bool:
+    """Returns whether rewards decide what is explored, replayed or kept."""
+    return bool(measures(config.buffer.explorer_input) or config.algorithm.max_resample_rounds
+                or config.buffer.trainer_input.experience_buffer.replay_buffer.enable
+                or config.data_processor.experience_pipeline.operators)

@@ -1,0 +1,172 @@
+"""Rewards the stored responses of a stage under other settings, and compares: `ouro reward diff`, and stages that take
+the steps of one that differs in its rewards alone (pipeline/job/rewarding.py, which starts it).
+
+    python -m ouroboros.stages.rewarded_again request.json answer.json
+
+The answer has `equal`, the number of first explorer steps of which every row has the reward that is stored; `first`,
+the first row with another, in words; `unlike`, why nothing can be compared. Of explorer steps with a new reward, and
+with `whole` of all, the files are written as the explorer would have. With `whole` also `trained`, the first trainer
+step whose batch has other advantages, null if none has, and `certain`: false where advantages need what models compute,
+so that it is the first step that reads another reward.
+"""
+
+import logging
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ouroboros.operators.algorithm import Algorithm
+from ouroboros.operators.reward import load_reward
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.schedule import rft_schedule
+from ouroboros.pipeline.job.tasksets import read_train
+from ouroboros.pipeline.settings import secrets
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import reward_functions, train_places
+from ouroboros.pipeline.store import files, hashes, records, tables
+from ouroboros.pipeline.store.errors import OuroError, StageError
+from ouroboros.stages.rescore import Scorer
+from ouroboros.workflows.protocol.hugging_face import import_light
+
+REWARDED = ("reward", "reward_components", "accuracy", "notes", "token_rewards", "status", "reason", "task_id")
+ANSWER = {"task_id": "", "answer": "", "columns": None}  # of a task, what no prompt has
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    donor, spec = Path(request["donor"]), request["spec"]
+    theirs = files.read_json(donor / "stage.json")
+    config = Config.partial(secrets.reveal(spec["config"]))
+    inputs = {role: Path(place) for role, place in spec["inputs"].items()} | {"experience": donor}
+    found: dict[str, Any] = {"equal": 0, "first": "", "unlike": _unlike(config)}
+    if found["unlike"]:
+        return found
+    import_light()
+    scorer = Scorer(Context(spec["run"], spec["name"], spec["identity"], Path(request["out"]), config, inputs,
+                            logging.getLogger("ouro.rewards")))
+    renamed = _renamed(scorer, Path(theirs["inputs"]["tasks"]), Config.partial(theirs["config"]), inputs["tasks"])
+    if renamed is None:
+        return found | {"unlike": "prompts or the order of its tasks are others"}
+    seen, last = 0, None
+    for step in tables.steps_present(donor, "rollouts"):
+        (record,) = tables.read_steps(donor, "rollouts", [step])
+        if last is not None and record.weights_version > last and not request["whole"]:
+            break  # by weights that are not taken
+        begin, stored = time.perf_counter(), scorer.read(step)
+        rows = [_placed(*pair, renamed) for pair in zip(stored, scorer.rewarded(stored), strict=True)]
+        words = next(filter(None, map(_difference, stored, rows)), "")
+        if words and last is None:
+            found["first"], last = words, _trained(config, step)
+        found["equal"] += last is None
+        if words or request["whole"]:
+            tables.write(tables.step_file(scorer.context.directory, "experience", step), records.Experience, rows)
+            tables.write(tables.step_file(scorer.context.directory, "rollouts", step), records.Rollout,
+                         [scorer.record(step, rows, begin)])
+        seen += len(stored)
+        if request["rows"] and (seen >= request["rows"] or words):
+            break
+    if last is not None and request["whole"] and config.kind.is_online:
+        found["trained"], found["certain"] = _other_batch(scorer.context, donor, last + 1)
+    return found
+
+
+def _other_batch(context: Context, donor: Path, since: int) -> tuple[int | None, bool]:
+    """The first trainer step from `since` on whose rows have other advantages under the new rewards, and whether that
+    is certain. context: its directory has the explorer steps with new rewards."""
+    from ouroboros.stages.counterfactual import linked
+    from ouroboros.stages.learner.batches.rollouts import Rollouts
+
+    made = [step for step in tables.steps_present(donor, "steps") if step >= since]
+    algorithm = Algorithm.of(context.config)
+    if algorithm.estimates or context.config.buffer.trainer_input.experience_buffer.replay_buffer.enable:
+        return next(iter(made), None), False
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory) / donor.name
+        copy.mkdir()
+        linked(donor, copy)
+        for step in tables.steps_present(context.directory, "experience"):
+            place = tables.step_file(copy, "experience", step)
+            hashes.remove(place)
+            place.symlink_to(tables.step_file(context.directory, "experience", step).resolve())
+        source = Rollouts(replace(context, directory=copy), algorithm)
+        for step in made:
+            trained = tables.read(tables.step_file(donor, "trained", step), records.Trained).to_pylist()
+            stored = {row["experience_id"]: row["advantage"] for row in trained if not row["is_expert"]}
+            try:
+                rows = source.with_advantages(source.cut(step)).rows
+            except StageError:  # no row is left
+                return step, True
+            now = {row.id: row.advantage for row in rows if row.origin}
+            if now.keys() != stored.keys() or any(not math.isclose(now[one], stored[one], abs_tol=1e-9) for one in now):
+                return step, True
+    return None, True
+
+
+def _unlike(config: Config) -> str:
+    """Why rewards are not to be computed again: a function of the user whose `repeatable` is false."""
+    source = config.buffer.explorer_input
+    names = [name for _, one in train_places(source) for name in reward_functions(one, source) if ":" in name]
+    return next((f"{name}.repeatable is false" for name in names if not getattr(load_reward(name), "repeatable", True)),
+                "")
+
+
+def _renamed(scorer: Scorer, curated: Path, config: Config, own: Path) -> dict[str, str] | None:
+    """Maps the ids of the tasks that were asked to those of the same tasks with their new answers, which the scorer
+    then knows by both; None where the tasks are others. curated, config: of the stage that asked; own: the new."""
+    if curated == own:
+        return {}
+    asked, now = (read_train(place, of.buffer.explorer_input)
+                  for place, of in ((curated, config), (own, scorer.context.config)))
+    made: dict[str, str] = {}
+    if [len(tasks) for _, tasks in asked] != [len(tasks) for _, tasks in now]:
+        return None
+    for (_, old), (one, new) in zip(asked, now, strict=True):
+        tasks, functions = scorer.tasks[one.name], scorer.rewards[one.name]
+        for before, after in zip(old, new, strict=True):
+            if replace(before, **ANSWER) != replace(after, **ANSWER):
+                return None
+            made[before.task_id] = after.task_id
+            tasks[before.task_id], functions[before.task_id] = after, functions[after.task_id]
+    return made
+
+
+def _placed(stored: records.Experience, row: records.Experience, renamed: dict[str, str]) -> records.Experience:
+    """The row that was rewarded, as the explorer would have it: replaced groups remain so."""
+    kept = {"status": stored.status, "reason": stored.reason} if (
+        stored.status == "no_variance" and row.status == "ok") else {}
+    return replace(row, task_id=renamed.get(row.task_id, row.task_id), **kept)
+
+
+def _difference(stored: records.Experience, row: records.Experience) -> str:
+    """What a row has other than the stored one, in words; empty if nothing."""
+    before, after = (dict(zip(REWARDED, _rewarded(one), strict=True)) for one in (stored, row))
+    if before == after:
+        return ""
+    shown = next((name for name in ("reason", *REWARDED) if before[name] != after[name] and after[name] is not None),
+                 "reward")
+    return f"{stored.experience_id} has {shown} {str(after[shown])[:200]} where {str(before[shown])[:200]} is stored"
+
+
+def _rewarded(row: records.Experience) -> Iterator[Any]:
+    return (dict(getattr(row, name)) if name == "reward_components" else getattr(row, name) for name in REWARDED)
+
+
+def _trained(config: Config, explored: int) -> int:
+    """The last trainer step that reads none of explorer step `explored` and of those after it."""
+    if not config.kind.is_online:
+        return 0
+    schedule = rft_schedule(config, 1)  # the number of tasks decides only its end
+    return (explored - 1) * schedule.rows_per_explorer_step // schedule.rows_per_trainer_step
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    try:
+        files.write_json(Path(sys.argv[2]), answer(files.read_json(Path(sys.argv[1]))))
+    except OuroError as error:
+        sys.exit(str(error))

@@ -1,0 +1,131 @@
+"""Stored responses under corrected rewards: what differs, in the process that compares."""
+
+from dataclasses import replace
+
+import pytest
+
+from ouroboros.pipeline.job import rewarding
+from ouroboros.pipeline.settings.setting import plain
+from ouroboros.pipeline.store import files, records, tables
+from ouroboros.stages import rewarded_again
+from tests.configs import TINY, overridden
+from tests.stages.conftest import SMALL, TASKS, publish_model, step
+
+REWARD = "buffer.explorer_input.default_reward_fn_type=tests.stages.test_rewarded_again:"
+
+
+def length(response, answer, bonus=0):
+    return {"length": len(response) + bonus, "why": 0}
+
+
+def renamed(response, answer):
+    return {"size": len(response), "why": 0}
+
+
+def noted(solution_str, ground_truth):
+    return {"score": len(solution_str), "pred": "seen"}
+
+
+def noted_otherwise(solution_str, ground_truth):
+    return {"score": len(solution_str), "pred": "other"}
+
+
+def fails_late(response, answer):
+    assert "numbers" in answer
+    return length(response, answer)
+
+
+def marked(response, answer):
+    return length(response, answer)
+
+
+marked.repeatable = False
+
+
+@pytest.fixture
+def explored(stage, tiny_model, tmp_path):
+    """explored(name of a function above): the directory of a stage with one explorer step that it rewarded."""
+    inputs = {"tasks": str(tmp_path / "curate"), "model": str(tiny_model)}
+
+    def explore(name):
+        source = stage(REWARD + name)
+        step(publish_model(source, 0))
+        files.write_json(source.directory / "stage.json", {"config": plain(source.config), "inputs": inputs})
+        return source.directory
+
+    return explore
+
+
+@pytest.fixture
+def again(explored, tmp_path):
+    """again("key=value", ..., tasks=..., of=...): the answer on a step that a function rewarded, under other settings;
+    and the rows that were written."""
+
+    def run(*overrides, tasks=None, of="length", **asked):
+        donor = explored(of)
+        own, inputs = tmp_path / ("other" if tasks else "curate"), files.read_json(donor / "stage.json")["inputs"]
+        if tasks:
+            tables.write(own / "tasks.parquet", records.Task, tasks)
+        config = plain(overridden(*TINY, *SMALL, *overrides))
+        spec = {"run": "p/r", "name": "rft", "identity": "0", "config": config, "inputs": inputs | {"tasks": str(own)}}
+        found = rewarded_again.answer({"donor": str(donor), "spec": spec, "out": str(tmp_path / "out" / "rft"),
+                                       "rows": None, "whole": False} | asked)
+        file = tables.step_file(tmp_path / "out" / "rft", "experience", 1)
+        return found, tables.read(file, records.Experience).to_pylist() if file.exists() else []
+
+    return run
+
+
+def test_the_same_reward_is_equal_and_writes_nothing(again):
+    assert again(f"{REWARD}length") == ({"equal": 1, "first": "", "unlike": ""}, [])
+    assert len(again(f"{REWARD}length", whole=True)[1]) == 6
+
+
+@pytest.mark.parametrize(("given", "where"), [
+    ((f"{REWARD}length", "buffer.explorer_input.taskset.reward_fn_args={bonus: 2}"), " has reward "),
+    ((f"{REWARD}renamed",), " has reward_components "),
+    ((f"{REWARD}fails_late",), " has reason "),
+])
+def test_any_other_column_of_a_reward_is_a_difference(again, given, where):
+    found, rows = again(*given)
+    assert (found["equal"], len(rows)) == (0, 6)
+    assert where in found["first"]
+
+
+def test_another_note_is_a_difference(again):
+    assert again(f"{REWARD}noted", of="noted")[0]["equal"] == 1
+    assert " has notes " in again(f"{REWARD}noted_otherwise", of="noted")[0]["first"]
+
+
+def test_a_function_that_is_marked_is_not_called(again):
+    found, rows = again(f"{REWARD}marked")
+    assert "test_rewarded_again:marked" in found["unlike"]
+    assert not rows
+
+
+def test_an_answer_makes_another_task_and_another_prompt_is_refused(again):
+    answered = [replace(one, task_id="new", answer="other") if one.task_id == "t0" else one for one in TASKS]
+    found, rows = again(f"{REWARD}length", tasks=answered)
+    assert found["equal"] == 0
+    assert {row["task_id"] for row in rows} == {"new", "t2", "t3"}
+    assert again(f"{REWARD}length", tasks=[replace(TASKS[0], question="else"), *TASKS[1:]])[0]["unlike"]
+    assert again(f"{REWARD}length", tasks=TASKS[:-1])[0]["unlike"]
+
+
+@pytest.mark.parametrize(("override", "is_repeatable"), [
+    ("buffer.explorer_input.default_reward_fn_type=judge_reward", False),
+    ("buffer.explorer_input.default_workflow_type=mine:attempt", False),
+    ("buffer.explorer_input.default_reward_fn_type=[accuracy_reward, format_reward]", True),
+])
+def test_what_a_model_or_a_workflow_rewards_is_not_computed_again(override, is_repeatable):
+    assert (not rewarding.unrepeatable(overridden(*TINY, override))) == is_repeatable
+
+
+@pytest.mark.parametrize(("override", "decides"), [
+    ("algorithm.max_resample_rounds=1", True),
+    ("buffer.explorer_input.taskset.data_selector.selector_type=solve_rate_pools", True),
+    ("buffer.trainer_input.experience_buffer.replay_buffer.enable=true", True),
+    ("algorithm.repeat_times=2", False),
+])
+def test_rewards_decide_what_is_explored(override, decides):
+    assert rewarding.decide(overridden(*TINY, override)) == decides
