@@ -43,9 +43,6 @@ def is_kept(config: Any, total: int, step: int) -> bool:
     """Returns whether the checkpoint of a step stays whatever comes after it: by trainer.keep_every, and the last one
     before wsd lets a rate fall, where a longer stage can begin. config: settings of a stage."""
     every = config.trainer.keep_every
-    falls = [_shape(one, total)[-1] for one in _optimizers(config) if one["lr_scheduler_type"] == "wsd"]
+    falls = [_shape(dict(one), total)[-1] for key in OPTIMIZERS
+             if (one := at(config, key)) and one.lr_scheduler_type == "wsd"]
     return bool(every and step % every == 0) or step == min(falls, default=0)
-
-
-def _optimizers(config: Any) -> list[dict[str, Any]]:
-    return [dict(found) for key in OPTIMIZERS if (found := at(config, key))]
