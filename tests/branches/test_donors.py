@@ -17,7 +17,7 @@ from tests.damage import flip
 from tests.toy.conftest import table
 
 pytestmark = pytest.mark.branches
-SFT = ("algorithm.algorithm_type=sft", "trainer.max_checkpoints_to_keep=null")
+SFT = ("algorithm.algorithm_type=sft",)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_checkpoint_that_vanishes_while_it_is_looked_at(donor, planned, monkey
 
 def test_rows_and_weights_that_a_longer_stage_needs_must_be_there(planned, run, monkeypatch):
     """After checkpoint 5 explorer step 6 begins with the weights of step 4; after 4 the trainer has them."""
-    settings = ("synchronizer.sync_offset=1", "trainer.max_checkpoints_to_keep=null", "explorer.eval_interval=100")
+    settings = ("synchronizer.sync_offset=1", "explorer.eval_interval=100")
     donor = run(planned("here", *settings, "buffer.total_steps=5"))
     longer = planned("here", *settings, "buffer.total_steps=7")
     assert found(longer) == (5, "")
