@@ -90,7 +90,7 @@ def test_a_branch_of_a_longer_stage_is_the_stage_with_these_changes_from_nothing
 
 
 CHAT = "buffer.explorer_input.default_workflow_type=tests.agents:chat"
-TIMED = {  # of rows that depend on time the loss of one step is another in each run, up to LOSS in those of `python -m`
+TIMED = {
     "over_rollout": (*AHEAD, CHAT, "explorer.over_rollout.ratio=0.5"),
     "dynamic timeout": (*AHEAD, CHAT, "explorer.dynamic_timeout.enable=true"),
     "partial rollouts": (*AHEAD, "explorer.partial_rollout=true"),
@@ -98,7 +98,7 @@ TIMED = {  # of rows that depend on time the loss of one step is another in each
     "driven by the explorer": (*AHEAD, "synchronizer.sync_style=explorer_driven", "synchronizer.max_staleness=2"),
     "agents": (*AHEAD, CHAT),
 }
-LOSS = 0.5
+LOSS = 0.05  # losses of a step of two runs differed by at most 0.009, of one step and the next by up to 0.37
 
 
 @pytest.mark.parametrize("name", TIMED)
@@ -116,7 +116,6 @@ def test_where_rows_depend_on_time_the_next_step_is_one_of_a_lone_run(name, plan
     first = max(taken_by(longer).values())
     ours, theirs = (table(stage, "steps")[first] for stage in (longer, alone))
     same = ("step", "lr", "trained_rows")
-    print("LOSSES", name, first, [[row["loss"] for row in table(s, "steps")] for s in (longer, alone)], counts)
     assert 1 < first < 5
     assert counts == [{float(one)} for one in (1, 2, 3, 4, *range(first + 1, 7), *range(1, 7))]
     assert [ours[key] for key in same] == [theirs[key] for key in same]
