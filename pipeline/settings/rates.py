@@ -21,11 +21,9 @@ def equal_steps(one: Rates, total: int, other: Rates, others_total: int) -> floa
     """Returns the number of first steps in which every optimizer has the same learning rate in both stages."""
     if one == other and total == others_total:
         return math.inf
-    return min((_equal(_shape(one[key], total), _shape(other[key], others_total)) for key in one), default=math.inf)
-
-
-def _equal(one: tuple, other: tuple) -> float:
-    return min(one[-1], other[-1]) if one[:-1] == other[:-1] else 0
+    shapes = ((_shape(one[key], total), _shape(other[key], others_total)) for key in one)
+    return min((min(ours[-1], theirs[-1]) if ours[:-1] == theirs[:-1] else 0 for ours, theirs in shapes),
+               default=math.inf)
 
 
 def _shape(schedule: Mapping[str, Any], total: int) -> tuple[float, float, int, float]:
