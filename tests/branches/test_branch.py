@@ -74,7 +74,7 @@ CASES = {
     "two changes, moments and clipping": (SFT, 3, 7, {4: {"algorithm.optimizer.betas": [0.5, 0.9]},
                                                       6: {"trainer.grad_clip": 0.01}}, (3, 4)),
 }
-FAST = ("sft",)
+FAST = ("sft", "one step off")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in FAST)) for name in CASES])
