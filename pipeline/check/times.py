@@ -4,6 +4,7 @@ A step is counted by its rows: seconds and tokens of a row are the means of the 
 Evaluations, and what engine and trainer need to start, come on top.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from ouroboros.pipeline.plan.identity import Stage
 from ouroboros.pipeline.plan.plan import Plan
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store import files, tables
+from ouroboros.pipeline.store.errors import OuroError
 
 LAST = 50  # steps of the earlier stage; the first of all compiles, and is left out
 
@@ -35,13 +37,13 @@ def expected(stage: Stage, config: Config) -> Expected | None:
     if not (config.kind.trains and work.trainer_steps):
         return None
     for path in sorted(Path(stage.root, "store").glob("*/stage.json"), key=lambda one: -one.stat().st_mtime_ns):
-        steps = [one for one in tables.steps_present(path.parent, "steps") if one > 1][-LAST:]
-        spec = files.read_json(path) if steps else {}
-        if steps and spec["kind"] == stage.kind and _base(spec["inputs"]) == _base(stage.inputs):
-            made = list(tables.read_steps(path.parent, "steps", steps))
-            rows = work.trainer_steps * work.trained / sum(one.trained_rows for one in made)
-            return Expected(rows * sum(one.seconds for one in made), rows * sum(one.trained_tokens for one in made),
-                            path.parent.name)
+        with contextlib.suppress(OuroError, FileNotFoundError):  # of one that is damaged, or deleted meanwhile
+            spec, steps = files.read_json(path), tables.steps_present(path.parent, "steps")[1:][-LAST:]
+            if steps and spec["kind"] == stage.kind and _base(spec["inputs"]) == _base(stage.inputs):
+                made = list(tables.read_steps(path.parent, "steps", steps))
+                rows = work.trainer_steps * work.trained / sum(one.trained_rows for one in made)
+                return Expected(rows * sum(one.seconds for one in made), rows * sum(one.trained_tokens for one in made),
+                                path.parent.name)
     return None
 
 

@@ -210,6 +210,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
     require_intact(kind, context.inputs, spec["root"], context.config.verify, context.log)
     work(context)
     if context.goes_on:
+        assert segments.choose(context.directory, context.config) != context.until, "the next launch would end here too"
         context.log.info("settings change after step %d: the stage restarts", context.until)
         return True
     consistency.require(context.directory, kind.writes, context.inputs, context.made)

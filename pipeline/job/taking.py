@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ def take(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger)
             if unlike:
                 log.info("%s", unlike)
             return
-        with contextlib.suppress(FileNotFoundError), files.explained(stage), _held(donor.stage / ".lock"):
+        with (contextlib.suppress(FileNotFoundError), files.explained(stage),
+              open(donor.stage / ".lock", "a", encoding="utf-8") as lock):
+            files.take_lock(lock, shared=True)  # nobody changes or deletes it; a donor at work holds its lock itself
             copied = _take(stage, donor, config)
             left = donor.evaluated < 0 and tables.steps_present(donor.stage, "scores")
             log.info("continues %s@%d, %d steps%s%s%s", donor.stage.name, donor.step, donor.total - donor.step,
@@ -41,14 +43,6 @@ def take(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger)
                      f"; without its evaluations, which {UNSURE[donor.rewarded is None]}" if left else "")
             return
     log.warning("warning: nothing is taken from %s: its files were deleted meanwhile", donor.stage.name)
-
-
-@contextlib.contextmanager
-def _held(lock: Path) -> Iterator[None]:
-    """Keeps others from changing or deleting a stage within the block; one that runs holds its lock itself."""
-    with open(lock, "a", encoding="utf-8") as file:
-        files.take_lock(file, shared=True)
-        yield
 
 
 def _take(stage: Path, donor: Donor, config: Any) -> bool:

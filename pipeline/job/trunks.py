@@ -104,11 +104,10 @@ def continued(stage: Any) -> str:
         again = listed(Path(stage.directory), stage.trunk.get("unrewarded", "-")) if not begun(stage.directory) else []
         return f"rewards the responses of {again[0][1].name} again, and takes the steps before the first other reward" \
             if again else unlike
-    words = f"continues {donor.stage.name}@{donor.step}, {donor.total - donor.step} steps"
     last = max(map(int, stage.trunk.get("changes", {})), default=0)
-    again = (f"; the steps behind it up to {last} are made again, for lack of what step {last} left: "
-             "trainer.keep_every keeps more checkpoints") if donor.step < last else ""
-    return words + again
+    again = (f"; steps {donor.step + 1} to {last} of it are made again: trainer.keep_every keeps more checkpoints, "
+             "synchronizer.keep=all the weights of all steps") if donor.step < last else ""
+    return f"continues {donor.stage.name}@{donor.step}, {donor.total - donor.step} steps{again}"
 
 
 def _offered(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Donor | str:
@@ -141,7 +140,8 @@ def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Do
         return usable(place, spec, config, verify, total, able, min(ends, total))
     equal = "" if limit == total else ("; after it settings are others (changes), or learning rates "
                                        "(lr_scheduler_type, lr_warmup_*)")
-    return f"it has no checkpoint up to step {limit}{equal}" if limit or made["rates"] == ours["rates"] else ""
+    none = f"it has no checkpoint up to step {limit}{' (trainer.keep_every keeps more)' if limit else ''}{equal}"
+    return none if limit or made["rates"] == ours["rates"] else ""
 
 
 def _agreed(ours: Mapping[str, Any], total: int, theirs: Mapping[str, Any], others_total: int) -> float:

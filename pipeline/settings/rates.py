@@ -21,11 +21,9 @@ def equal_steps(one: Rates, total: int, other: Rates, others_total: int) -> floa
     """Returns the number of first steps in which every optimizer has the same learning rate in both stages."""
     if one == other and total == others_total:
         return math.inf
-    return min((_equal(_shape(one[key], total), _shape(other[key], others_total)) for key in one), default=math.inf)
-
-
-def _equal(one: tuple, other: tuple) -> float:
-    return min(one[-1], other[-1]) if one[:-1] == other[:-1] else 0
+    shapes = ((_shape(one[key], total), _shape(other[key], others_total)) for key in one)
+    return min((min(ours[-1], theirs[-1]) if ours[:-1] == theirs[:-1] else 0 for ours, theirs in shapes),
+               default=math.inf)
 
 
 def _shape(schedule: Mapping[str, Any], total: int) -> tuple[float, float, int, float]:
@@ -43,9 +41,6 @@ def is_kept(config: Any, total: int, step: int) -> bool:
     """Returns whether the checkpoint of a step stays whatever comes after it: by trainer.keep_every, and the last one
     before wsd lets a rate fall, where a longer stage can begin. config: settings of a stage."""
     every = config.trainer.keep_every
-    falls = [_shape(one, total)[-1] for one in _optimizers(config) if one["lr_scheduler_type"] == "wsd"]
+    falls = [_shape(dict(one), total)[-1] for key in OPTIMIZERS
+             if (one := at(config, key)) and one.lr_scheduler_type == "wsd"]
     return bool(every and step % every == 0) or step == min(falls, default=0)
-
-
-def _optimizers(config: Any) -> list[dict[str, Any]]:
-    return [dict(found) for key in OPTIMIZERS if (found := at(config, key))]

@@ -1,6 +1,8 @@
 """Stages in this process: explorer and trainer in two threads, with the real engine, DeepSpeed and files."""
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,8 @@ from tests.configs import TINY, overridden
 from tests.factories import row
 
 SETTINGS = (
-    "monitor.monitor_type=none", "trainer.save_interval=2", "buffer.batch_size=2", "algorithm.repeat_times=4",
+    "monitor.monitor_type=none", "trainer.save_interval=2", "trainer.max_checkpoints_to_keep=null",
+    "buffer.batch_size=2", "algorithm.repeat_times=4",
     "explorer.eval_interval=1", "buffer.explorer_input.default_reward_fn_type=tests.kills.agents:digits",
     "synchronizer.sync_timeout=60", "buffer.explorer_input.eval_tasksets.0.limit=2",
     "buffer.explorer_input.eval_tasksets.0.repeat_times=2", "algorithm.optimizer.lr_scheduler_type=constant",
@@ -62,12 +65,15 @@ def planned(tiny_model, tmp_path):
 
 @pytest.fixture
 def run(process, monkeypatch, environment_kept) -> Callable[[Stage], Path]:
-    """run(stage): as its process would; returns its directory, which is then complete."""
+    """run(stage): as its process would, or in one where it has several ranks; returns its directory, complete."""
     monkeypatch.setattr(Process, "start", lambda seed, *_: (torch.manual_seed(seed), process)[1])
     monkeypatch.setattr(Process, "stop", lambda _: None)
 
     def run_stage(stage: Stage) -> Path:
         directory = Path(stage.directory)
+        if stage.config.trainer.ranks > 1:
+            subprocess.run([sys.executable, "-m", stage.kind.module, str(directory)], check=True)
+            return directory
         spec, again = files.read_json(directory / "stage.json"), True
         while again:
             context = job.open_stage(directory, terminal=False)

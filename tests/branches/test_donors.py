@@ -17,7 +17,7 @@ from tests.damage import flip
 from tests.toy.conftest import table
 
 pytestmark = pytest.mark.branches
-SFT = ("algorithm.algorithm_type=sft", "trainer.max_checkpoints_to_keep=null")
+SFT = ("algorithm.algorithm_type=sft",)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_checkpoint_that_vanishes_while_it_is_looked_at(donor, planned, monkey
 
 def test_rows_and_weights_that_a_longer_stage_needs_must_be_there(planned, run, monkeypatch):
     """After checkpoint 5 explorer step 6 begins with the weights of step 4; after 4 the trainer has them."""
-    settings = ("synchronizer.sync_offset=1", "trainer.max_checkpoints_to_keep=null", "explorer.eval_interval=100")
+    settings = ("synchronizer.sync_offset=1", "explorer.eval_interval=100")
     donor = run(planned("here", *settings, "buffer.total_steps=5"))
     longer = planned("here", *settings, "buffer.total_steps=7")
     assert found(longer) == (5, "")
@@ -161,10 +161,13 @@ def test_rows_and_weights_that_a_longer_stage_needs_must_be_there(planned, run, 
     assert found(longer) == (4, "")
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_one_that_was_killed_while_it_took_ends_as_if_undisturbed(donor, planned, run, monkeypatch, gone):
-    """Before the last rename, that of the checkpoints; and then without the donor."""
-    stage, replace = planned("here", *SFT, "buffer.total_steps=6"), os.replace
+@pytest.mark.parametrize(("gone", "changes", "taken"), [
+    (False, "{}", 5), (True, "{}", 5), (False, "{4: {algorithm.optimizer.lr: 0.001}}", 4)])
+def test_one_that_was_killed_while_it_took_ends_as_if_undisturbed(donor, planned, run, monkeypatch, gone, changes,
+                                                                  taken):
+    """A longer one and a branch, before the last rename, that of the checkpoints; and then without the donor."""
+    words = (*SFT, "buffer.total_steps=6", f"changes={changes}")
+    stage, replace = planned("here", *words), os.replace
 
     def killed(source, target):
         if str(target).endswith("/checkpoints"):
@@ -175,11 +178,11 @@ def test_one_that_was_killed_while_it_took_ends_as_if_undisturbed(donor, planned
         patch.setattr(os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
             run(stage)
-    assert tables.steps_present(Path(stage.directory), "steps") == [1, 2, 3, 4, 5]
+    assert tables.steps_present(Path(stage.directory), "steps") == [*range(1, taken + 1)]
     if gone:
         shutil.rmtree(donor)
     assert ("taken" in files.read_json(run(stage) / files.MANIFEST)) is not gone
-    alone = run(planned("other", *SFT, "buffer.total_steps=6"))
+    alone = run(planned("other", *words))
     assert list(equality.differences(Path(stage.directory), alone)) == []
 
 

@@ -21,6 +21,8 @@ from ouroboros.commands.init.command import AGENT, TEMPLATES
 from ouroboros.commands.web import drafts, studio
 from ouroboros.pipeline.check import preflight, samples
 from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.job.schedule import LASTING
 from ouroboros.pipeline.store import gguf
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.files import CONF
@@ -169,6 +171,15 @@ SHAPES = {
         lambda root: lines(root / "a.jsonl", [{"question": q, "label": "even"} for q, _ in SUMS]),
         "grpo", {"prompt_key": "question", "response_key": "label"}),
 }
+
+
+def assert_extendable(config):
+    """No learning rate after the warmup depends on how many steps a stage has (docs/branches.md)."""
+    rates = [one.algorithm.optimizer for one in Recipe(config).settings.values() if one.kind.trains]
+    assert {one.lr_scheduler_type for one in rates} <= LASTING
+    assert {one.lr_warmup_steps_ratio for one in rates} == {0.0}
+
+
 # no answer to compare numbers with
 OWN_REWARD = ("messages alone", "short answers", "lists of answers that count", "digits that are no number")
 
@@ -182,6 +193,7 @@ def test_a_recipe_for_a_file_passes_the_check(tmp_path, in_process, init, capsys
     config = compose([])
     assert config.algorithm.algorithm_type == algorithm
     assert config.project == "my_project"
+    assert_extendable(config)
     source, pool = config.buffer.explorer_input, config.data_processor.task_pipeline
     taken = config.buffer.trainer_input.experience_buffer if algorithm != "grpo" else (
         pool if pool.inputs else source.taskset)
@@ -289,6 +301,7 @@ def test_a_template_passes_the_check_and_its_own_tests(tmp_path, monkeypatch, ca
     assert config.project == "it"
     report = preflight.check(config)
     assert report.problems == report.warnings == []
+    assert_extendable(config)
     assert Path(".gitignore").is_file()
     tests = subprocess.run([sys.executable, "-m", "pytest", "-q"], capture_output=True, text=True, check=False)
     assert tests.returncode == 0, tests.stdout

@@ -6,6 +6,7 @@ import pytest
 
 from ouroboros.pipeline.check import times
 from ouroboros.pipeline.store import files
+from tests.damage import flip
 from tests.fake_run import FakeRun
 from tests.pipeline.check.test_workload import stage
 
@@ -31,6 +32,12 @@ def test_a_row_takes_what_it_took_before(planned):
 @pytest.mark.parametrize("other", [{"kind": "offline"}, {"inputs": {"model": "/another/model"}}])
 def test_another_kind_or_model_says_nothing(planned, other):
     assert times.expected(SimpleNamespace(**vars(planned) | other), stage("rft")) is None
+
+
+def test_of_a_damaged_stage_nothing_is_expected_and_nothing_stops(planned, tmp_path):
+    for path in tmp_path.glob("store/rft-*/steps/*.parquet"):
+        flip(path)
+    assert times.expected(planned, stage("rft")) is None
 
 
 def test_what_it_took_is_compared(planned):
