@@ -75,7 +75,7 @@ class Algorithm:
         self.mixes = bool(self.correction or self.rejection) and self.settings.sample_strategy == "mix"
         self.by_kind = "is_expert" in (*needed_columns(self.policy_loss), *self.columns)
         self.choices: dict[str, Callable[..., Tensor]] = {}  # column -> what selects tokens by it, over the whole batch
-        if on_rollouts and self.declared.chooses_tokens:
+        if not given_tokens and self.declared.chooses_tokens:
             self.choices["chosen"] = self.declared.choose
         if on_rollouts and self.settings.top_entropy_quantile < 1:
             self.choices["teaches"] = partial(of_high_entropy, quantile=self.settings.top_entropy_quantile)

@@ -18,6 +18,7 @@ NEEDS = {
     "gdpo": ("action_mask", "group_id", "reward_components"),
     "gigpo": ("group_id", "run_index", "turn", "state_hash", "reward"),
     "jsd": ("action_mask", "teacher_logprobs", "old_logprobs"),
+    "gpg": ("group_id", "reward"),
     "opo": ("action_mask", "group_id", "reward"),
     "on_policy_distill": ("action_mask", "teacher_logprobs", "old_logprobs"),
     "ppo": ("action_mask", "values", "reward"),

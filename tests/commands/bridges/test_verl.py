@@ -12,11 +12,11 @@ INPUT = "buffer.explorer_input"
 
 @pytest.mark.parametrize(("estimator", "algorithm", "advantage"), [
     ("gae", "ppo", "ppo"), ("grpo", "grpo", "grpo"), ("reinforce_plus_plus", "reinforceplusplus", "reinforceplusplus"),
-    ("rloo", "rloo", "rloo"), ("remax", "remax", "remax"), ("opo", "opo", None)])
+    ("rloo", "rloo", "rloo"), ("remax", "remax", "remax"), ("opo", "opo", "opo"), ("gpg", "gpg", None)])
 def test_the_estimator_names_the_algorithm(estimator, algorithm, advantage):
     made = from_verl(launch(f"algorithm.adv_estimator={estimator}"))
     assert [made.value("algorithm", key) for key in ("algorithm_type", "advantage_fn")] == [algorithm, advantage]
-    assert any("algorithm.algorithm_type=opo" in line for line in made.chosen) == (advantage is None)
+    assert any("algorithm.algorithm_type=gpg" in line for line in made.chosen) == (estimator == "gpg")
 
 
 @pytest.mark.parametrize(("train", "mini", "n", "batch", "interval", "experiences"), [

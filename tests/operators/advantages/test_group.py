@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ouroboros.operators.advantages import group
 from ouroboros.operators.advantages.clipb import Clipb
+from ouroboros.operators.advantages.gpg import Gpg
 from ouroboros.operators.advantages.opo import Opo
 from ouroboros.pipeline.store.errors import DataError
 from tests.factories import advantage_batch, called
@@ -195,6 +196,13 @@ def test_grpo_passk_gives_the_lead_to_the_best():
     """0 1 3: lead 2, std sqrt(7 / 3) = 1.527525."""
     assert close(ask(grpo_passk, [0, 1, 3]), [0, 0, 1.309307])
     assert ask(grpo_passk, [0, 1, 3], [1, 1, 0], [5], norm_adv_by_std_in_grpo=False) == [[0, 0, 2], [0, 0, 0], [0]]
+
+
+def test_gpg_makes_up_for_groups_that_teach_nothing():
+    """Of three groups one teaches: 3 times (1 - 1/2); as the authors' program, whose loss is divided by 1/3."""
+    made = Gpg()(advantage_batch(group_id=list("aabbcc"), reward=[1.0, 0.0, 1.0, 1.0, 0.0, 0.0]))
+    assert made.sort_by("experience_id")["advantage"].to_pylist() == [1.5, -1.5, 0.0, 0.0, 0.0, 0.0]
+    assert Gpg()(advantage_batch(group_id=list("aa"), reward=[1.0, 1.0]))["advantage"].to_pylist() == [0.0, 0.0]
 
 
 def test_opo_weighs_the_baseline_by_length():
