@@ -45,7 +45,7 @@ class Muon(torch.optim.AdamW):
             begin, end = end, end + rows * width
             own = slice(*(min(max(place, 0), len(flat)) for place in (begin, end)))
             parts = [tensor.detach() for tensor in (flat, flat.grad, momentum)]
-            if 0 <= begin and end <= len(flat):
+            if begin >= 0 and end <= len(flat):
                 whole.append([part[own].view(rows, width) for part in parts])
             elif (begin // len(flat)) != (end - 1) // len(flat):  # the same on every rank: parts are equally long
                 inside = slice(own.start - begin, own.stop - begin)
