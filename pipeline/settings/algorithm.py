@@ -202,7 +202,8 @@ class Algorithm(Section):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Returns columns that are computed for the advantage: values, teacher_logprobs, entropies, baseline_reward."""
+        """Returns columns that are computed for the advantage: values, teacher_logprobs, entropies,
+        mean_scores, baseline_reward."""
         own = algorithms.own_class(at(self, "algorithm_type"))
         return (*self.advantage.reads, *getattr(own, "reads", ()))
 

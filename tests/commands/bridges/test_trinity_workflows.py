@@ -16,7 +16,8 @@ KEY = "buffer.explorer_input.default_workflow_type"
 SIMPLE = """simple_workflow async_simple_workflow math_workflow async_math_workflow math_boxed_workflow
 async_math_boxed_workflow math_eval_workflow async_math_eval_workflow math_rm_workflow async_math_rm_workflow
 on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow"""
-ABSENT = """math_ruler_workflow async_math_ruler_workflow math_trainable_ruler_workflow rubric_judge_workflow
+JUDGED = "math_ruler_workflow async_math_ruler_workflow"
+ABSENT = """math_trainable_ruler_workflow rubric_judge_workflow
 rubric_judge_openai_workflow simple_mm_workflow async_simple_mm_workflow agentscope_workflow_adapter
 agentscope_workflow_adapter_v1 agentscope_react_workflow as_react_workflow agentscope_react_math_workflow
 agentscopev0_react_math_workflow agentscope_v1_react_search_workflow email_search_workflow alfworld_workflow
@@ -25,8 +26,8 @@ intercode_sql_workflow frozen_lake_workflow sudoku_workflow"""
 
 
 def test_all_37_are_known():
-    assert len(f"{SIMPLE} {ABSENT}".split()) == 37
-    assert set(tables.workflows()) == {*SIMPLE.split(), *ABSENT.split()}
+    assert len(f"{SIMPLE} {JUDGED} {ABSENT}".split()) == 37
+    assert set(tables.workflows()) == {*SIMPLE.split(), *JUDGED.split(), *ABSENT.split()}
     assert all(("to" in group) != ("instead" in group) for group in tables.workflows().values())
 
 
@@ -39,6 +40,19 @@ def test_single_turns_are_simple_workflows(name):
     assert found.get("buffer.explorer_input.default_reward_fn_type") == ("accuracy_reward" if own else None)
     differs = any(one in name for one in ("eval", "_rm_", "tool_call"))
     assert any(said.startswith(f"{name} (simple_workflow): ") for said in made.chosen) == differs
+
+
+@pytest.mark.parametrize("name", JUDGED.split())
+def test_answers_are_compared_by_the_first_auxiliary_model(name):
+    made = from_trinity(f"""
+buffer: {{explorer_input: {{default_workflow_type: {name}, taskset: {{path: /d}}, eval_tasksets: [{{path: /e}}]}}}}
+explorer: {{auxiliary_models: [{{model_path: /judge}}]}}""")
+    found, source = written(made), "buffer.explorer_input"
+    assert (found[KEY], made.lacking) == ("simple_workflow", {})
+    assert found[f"{source}.default_reward_fn_type"] == "judge_reward"
+    assert found[f"{source}.taskset.reward_fn_args.compare"] is True
+    assert found[f"{source}.taskset.reward_fn_args.judge_model"] == found["explorer.auxiliary_models.0.name"] == "judge"
+    assert found[f"{source}.eval_tasksets.0.default_reward_fn_type"] == "accuracy_reward"
 
 
 @pytest.mark.parametrize("name", ABSENT.split())
