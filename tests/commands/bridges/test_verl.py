@@ -202,6 +202,14 @@ def test_several_passes_are_over_all_that_a_step_generates():
     assert (whole["trainer.ppo_epochs"], whole.get("trainer.ppo_mini_batch_size")) == (4, None)
 
 
+@pytest.mark.parametrize(("loss", "key", "value"), [("kl_cov", "kl_cov_ratio", 2e-3), ("clip_cov", "clip_cov_ub", 7.0)])
+def test_the_entropy_recipe(loss, key, value):
+    policy = "actor_rollout_ref.actor.policy_loss"
+    script = launch("algorithm.adv_estimator=grpo", f"{policy}.loss_mode={loss}", f"{policy}.{key}={value}")
+    found = values(script.replace("verl.trainer.main_ppo", "recipe.entropy.main_entropy"))
+    assert (found["algorithm.policy_loss_fn"], found[f"algorithm.policy_loss_fn_args.{key}"]) == (loss, value)
+
+
 @pytest.mark.parametrize(("estimator", "loss", "expected"), [
     ("gdpo", "clip_cov", ("gdpo", "clip_cov", None)), ("grpo_passk", "kl_cov", ("grpo_passk", "kl_cov", 0.1)),
     ("reinforce_plus_plus_baseline", "geo_mean", ("reinforceplusplus_baseline", "gmpo", None)),
