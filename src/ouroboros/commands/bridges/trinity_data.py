@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ouroboros.commands.bridges import tables
+from ouroboros.commands.bridges import tables, trinity_worlds
 from ouroboros.commands.bridges.source import Given
 from ouroboros.commands.bridges.tables import said
 from ouroboros.commands.bridges.translation import Path, Translation, first, places
@@ -242,6 +242,14 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
     if models and not names_of_rewards(values):
         made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
     for name, group in groups.items():
+        if "world" in group:
+            trinity_worlds.play(made, [of_set for of_set, _ in _with_path(made, "explorer_input")], group["world"])
+            made.choose(REWARD, "accuracy_reward", "the environment's own takes its place")
+        for of_set, _ in _with_path(made, "explorer_input") if "arguments" in group else ():
+            for key, value in group["arguments"].items():
+                made.choose((*of_set, "workflow_args", key), value, "its tools")
+        if "prompt" in group:
+            made.choose(("buffer", "explorer_input", "system_prompt"), group["prompt"], "the workflow's own")
         if "judge" in group and models:
             _judge(made, models[0], group["judge"])
         elif "judge" in group:
@@ -252,7 +260,7 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
         return
     if REWARD not in made.entries:
         made.choose(REWARD, "accuracy_reward", f"the reward of {math[0]}, without its share for the format")
-    asked = any(path[-1] == "system_prompt" and value for path, value in values.items())
+    asked = any(path[-1] == "system_prompt" and entry.value for path, entry in made.entries.items())
     by_answer = any("accuracy_reward" in str(entry.value) for entry in made.entries.values())
     made.note("math_workflow", workflows=", ".join(math), form="" if asked else said("form_of_answer"),
               by_answer=said("by_answer") if by_answer else "")
