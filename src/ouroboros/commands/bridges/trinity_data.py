@@ -262,8 +262,9 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
         made.choose(REWARD, "accuracy_reward", f"the reward of {math[0]}, without its share for the format")
     asked = any(path[-1] == "system_prompt" and entry.value for path, entry in made.entries.items())
     by_answer = any("accuracy_reward" in str(entry.value) for entry in made.entries.values())
-    made.note("math_workflow", workflows=", ".join(math), form="" if asked else said("form_of_answer"),
-              by_answer=said("by_answer") if by_answer else "")
+    if plain := [name for name in math if "prompt" not in groups[name]]:
+        made.note("math_workflow", workflows=", ".join(plain), form="" if asked else said("form_of_answer"),
+                  by_answer=said("by_answer") if by_answer else "")
 
 
 def _judge(made: Translation, model: Path, given: dict[str, Any]) -> None:
