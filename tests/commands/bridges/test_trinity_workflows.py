@@ -17,7 +17,7 @@ SIMPLE = """simple_workflow async_simple_workflow math_workflow async_math_workf
 async_math_boxed_workflow math_eval_workflow async_math_eval_workflow math_rm_workflow async_math_rm_workflow
 on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow"""
 JUDGED = "math_ruler_workflow async_math_ruler_workflow"
-ABSENT = """math_trainable_ruler_workflow rubric_judge_workflow
+ABSENT = """math_trainable_ruler_workflow
 rubric_judge_openai_workflow simple_mm_workflow async_simple_mm_workflow agentscope_workflow_adapter
 agentscope_workflow_adapter_v1 agentscope_v1_react_search_workflow email_search_workflow alfworld_workflow
 step_wise_alfworld_workflow RAFT_alfworld_workflow RAFT_reflect_alfworld_workflow sciworld_workflow webshop_workflow
@@ -28,7 +28,7 @@ PLAYED = "frozen_lake_workflow examples.agentscope_frozenlake.workflow.FrozenLak
 
 
 def test_all_37_are_known():
-    every = [*f"{SIMPLE} {JUDGED} {ABSENT} {PLAYED}".split(), *REACTING]
+    every = [*f"{SIMPLE} {JUDGED} {ABSENT} {PLAYED}".split(), *REACTING, "rubric_judge_workflow"]
     assert (len(every), set(every)) == (38, set(tables.workflows()))  # one is an example's
     assert all(("to" in group) != ("instead" in group) for group in tables.workflows().values())
 
@@ -55,6 +55,18 @@ explorer: {{auxiliary_models: [{{model_path: /judge}}]}}""")
     assert found[f"{source}.taskset.reward_fn_args.compare"] is True
     assert found[f"{source}.taskset.reward_fn_args.judge_model"] == found["explorer.auxiliary_models.0.name"] == "judge"
     assert found[f"{source}.eval_tasksets.0.default_reward_fn_type"] == "accuracy_reward"
+
+
+def test_a_rubric_of_each_row_is_the_truth_that_the_judge_reads():
+    made = from_trinity("""
+buffer:
+  explorer_input:
+    taskset: {path: /d, format: {response_key: reference}, default_workflow_type: rubric_judge_workflow}
+explorer: {auxiliary_models: [{model_path: /judge}]}""")
+    found, source = written(made), "buffer.explorer_input"
+    assert found[f"{source}.taskset.format.response_key"] == "rubric"
+    assert found[f"{source}.default_reward_fn_type"] == "judge_reward"
+    assert (made.lacking, f"{source}.taskset.reward_fn_args.compare" in found) == ({}, False)
 
 
 @pytest.mark.parametrize(("name", "ours"), REACTING.items())

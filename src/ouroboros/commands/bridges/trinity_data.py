@@ -5,7 +5,7 @@ from typing import Any
 from ouroboros.commands.bridges import tables, trinity_worlds
 from ouroboros.commands.bridges.source import Given
 from ouroboros.commands.bridges.tables import said
-from ouroboros.commands.bridges.translation import Path, Translation, first, places
+from ouroboros.commands.bridges.translation import Entry, Path, Translation, first, places
 from ouroboros.commands.bridges.trinity_values import names_of_rewards
 from ouroboros.commands.bridges.trinity_whole import ITS_DEFAULT
 from ouroboros.pipeline.settings import guide
@@ -251,7 +251,7 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
         if "prompt" in group:
             made.choose(("buffer", "explorer_input", "system_prompt"), group["prompt"], "the workflow's own")
         if "judge" in group and models:
-            _judge(made, models[0], group["judge"])
+            _judge(made, models[0], group["judge"], group.get("truth"))
         elif "judge" in group:
             made.lack("judge or teacher", f"workflow {name}, and no model of explorer.auxiliary_models")
     math = sorted(name for name, group in groups.items() if "reward" in group)
@@ -267,9 +267,9 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
                   by_answer=said("by_answer") if by_answer else "")
 
 
-def _judge(made: Translation, model: Path, given: dict[str, Any]) -> None:
-    """Has an auxiliary model reward attempts, by the arguments `given` of judge_reward; evaluations count what is
-    solved."""
+def _judge(made: Translation, model: Path, given: dict[str, Any], truth: str | None) -> None:
+    """Has an auxiliary model reward attempts, by the arguments `given` of judge_reward and the column `truth` of rows;
+    evaluations count what is solved."""
     made.choose((*model, "name"), "judge", "reward_fn_args name it")
     made.choose(REWARD, "judge_reward", "the workflow's judge")
     name = made.value(*model, "name")
@@ -278,6 +278,8 @@ def _judge(made: Translation, model: Path, given: dict[str, Any]) -> None:
             made.choose((*of_set, REWARD[-1]), "accuracy_reward", "an evaluation counts what is solved")
         for key, value in {} if "eval_tasksets" in of_set else {"judge_model": name, **given}.items():
             made.choose((*of_set, "reward_fn_args", key), value, "the workflow's judge")
+        if truth and "eval_tasksets" not in of_set:
+            made.entries[(*of_set, "format", "response_key")] = Entry(truth, "by which the judge rates")
 
 
 def _without_reward(made: Translation) -> None:
