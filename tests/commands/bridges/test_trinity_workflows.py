@@ -15,7 +15,7 @@ from tests.bridges import from_trinity, left_out_of_trinity, written
 KEY = "buffer.explorer_input.default_workflow_type"
 SIMPLE = """simple_workflow async_simple_workflow math_workflow async_math_workflow math_boxed_workflow
 async_math_boxed_workflow math_eval_workflow async_math_eval_workflow math_rm_workflow async_math_rm_workflow
-on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow"""
+on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow toolcall_workflow"""
 JUDGED = "math_ruler_workflow async_math_ruler_workflow"
 ABSENT = """math_trainable_ruler_workflow
 rubric_judge_openai_workflow simple_mm_workflow async_simple_mm_workflow agentscope_workflow_adapter
@@ -24,12 +24,13 @@ step_wise_alfworld_workflow RAFT_alfworld_workflow RAFT_reflect_alfworld_workflo
 intercode_sql_workflow sudoku_workflow"""
 REACTING = {"agentscope_react_math_workflow": "tool_call_workflow", "agentscope_react_workflow": "simple_workflow",
             "agentscopev0_react_math_workflow": "tool_call_workflow", "as_react_workflow": "simple_workflow"}
+CONVERSING = "bots_math_boxed_workflow examples.bots.workflow.bots_math_boxed_workflow.BOTSMathBoxedWorkflow"
 PLAYED = "frozen_lake_workflow examples.agentscope_frozenlake.workflow.FrozenLakeWorkflow"
 
 
-def test_all_37_are_known():
-    every = [*f"{SIMPLE} {JUDGED} {ABSENT} {PLAYED}".split(), *REACTING, "rubric_judge_workflow"]
-    assert (len(every), set(every)) == (38, set(tables.workflows()))  # one is an example's
+def test_all_are_known():
+    every = [*f"{SIMPLE} {JUDGED} {ABSENT} {PLAYED} {CONVERSING}".split(), *REACTING, "rubric_judge_workflow"]
+    assert (len(every), set(every)) == (41, set(tables.workflows()))  # with those of examples
     assert all(("to" in group) != ("instead" in group) for group in tables.workflows().values())
 
 
@@ -40,7 +41,7 @@ def test_single_turns_are_simple_workflows(name):
     assert found[KEY] == "simple_workflow"
     own = (name.startswith(("math_", "async_math_")) and "_rm_" not in name) or "distill" in name
     assert found.get("buffer.explorer_input.default_reward_fn_type") == ("accuracy_reward" if own else None)
-    differs = any(one in name for one in ("eval", "_rm_", "tool_call"))
+    differs = any(one in name for one in ("eval", "_rm_", "tool_call", "toolcall"))
     assert any(said.startswith(f"{name} (simple_workflow): ") for said in made.chosen) == differs
 
 
@@ -67,6 +68,14 @@ explorer: {auxiliary_models: [{model_path: /judge}]}""")
     assert found[f"{source}.taskset.format.response_key"] == "rubric"
     assert found[f"{source}.default_reward_fn_type"] == "judge_reward"
     assert (made.lacking, f"{source}.taskset.reward_fn_args.compare" in found) == ({}, False)
+
+
+@pytest.mark.parametrize("name", CONVERSING.split())
+def test_rows_that_are_conversations_are_asked_as_they_are(name):
+    made = from_trinity(f"buffer: {{explorer_input: {{default_workflow_type: {name}}}}}")
+    found = written(made)
+    assert (found[KEY], found["buffer.explorer_input.default_reward_fn_type"]) == ("simple_workflow", "accuracy_reward")
+    assert ("buffer.explorer_input.system_prompt" in found, made.lacking) == (False, {})
 
 
 @pytest.mark.parametrize(("name", "ours"), REACTING.items())

@@ -248,7 +248,7 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
         for of_set, _ in _with_path(made, "explorer_input") if "arguments" in group else ():
             for key, value in group["arguments"].items():
                 made.choose((*of_set, "workflow_args", key), value, "its tools")
-        if "prompt" in group:
+        if group.get("prompt"):
             made.choose(("buffer", "explorer_input", "system_prompt"), group["prompt"], "the workflow's own")
         if "judge" in group and models:
             _judge(made, models[0], group["judge"], group.get("truth"))
