@@ -57,7 +57,6 @@ def translate(given: list[Given], source: str, place: File | None = None) -> Tra
     _mend_references(made, values)
     trinity_data.say_defaults(made)
     trinity_whole.say_defaults(made, values, {guide.general(".".join(map(str, path))) for path in values})
-    trinity_whole.whole_run(made, values)
     trinity_whole.lengths(made)
     trinity_whole.train_batch(made)
     trinity_whole.gpus(made)

@@ -5,9 +5,10 @@ from typing import Any
 from ouroboros.commands.bridges import tables, trinity_worlds
 from ouroboros.commands.bridges.source import Given
 from ouroboros.commands.bridges.tables import said
-from ouroboros.commands.bridges.translation import Entry, Path, Translation, first, places
+from ouroboros.commands.bridges.translation import Path, Translation, first, places
 from ouroboros.commands.bridges.trinity_values import names_of_rewards
 from ouroboros.commands.bridges.trinity_whole import ITS_DEFAULT
+from ouroboros.commands.bridges.trinity_worlds import REWARD
 from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.settings.algorithms import WITH_TEACHER, parts
 from ouroboros.pipeline.settings.arguments.experience import UNFIT
@@ -24,7 +25,6 @@ TASKS = {"taskset", "tasksets"}
 INPUTS = ("data_processor", "task_pipeline", "inputs")
 BUFFER = ("buffer", "trainer_input", "experience_buffer")
 EXPLORED = (("buffer", "explorer_input", "taskset"), ("buffer", "explorer_input", "tasksets", 0))
-REWARD = ("buffer", "explorer_input", "default_reward_fn_type")
 DAPO, ON, FACTOR = "math_dapo_reward", "enable_overlong_penalty", "penalty_factor"
 GALLERY, VERIFY = "rm_gallery_reward", "math_verify_reward"
 OF_DAPO = (ON, FACTOR, "max_response_length", "cache_length")
@@ -241,19 +241,7 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
         made.choose((*place, "name"), f"model_{index}", "several models have names")
     if models and not names_of_rewards(values):
         made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
-    for name, group in groups.items():
-        if "world" in group:
-            trinity_worlds.play(made, [of_set for of_set, _ in _with_path(made, "explorer_input")], group["world"])
-            made.choose(REWARD, "accuracy_reward", "the environment's own takes its place")
-        for of_set, _ in _with_path(made, "explorer_input") if "arguments" in group else ():
-            for key, value in group["arguments"].items():
-                made.choose((*of_set, "workflow_args", key), value, "its tools")
-        if group.get("prompt"):
-            made.choose(("buffer", "explorer_input", "system_prompt"), group["prompt"], "the workflow's own")
-        if "judge" in group and models:
-            _judge(made, models[0], group["judge"], group.get("truth"))
-        elif "judge" in group:
-            made.lack("judge or teacher", f"workflow {name}, and no model of explorer.auxiliary_models")
+    trinity_worlds.write(made, groups, models[:1], [of_set for of_set, _ in _with_path(made, "explorer_input")])
     math = sorted(name for name, group in groups.items() if "reward" in group)
     if not math:
         _without_reward(made)
@@ -265,21 +253,6 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
     if plain := [name for name in math if "prompt" not in groups[name]]:
         made.note("math_workflow", workflows=", ".join(plain), form="" if asked else said("form_of_answer"),
                   by_answer=said("by_answer") if by_answer else "")
-
-
-def _judge(made: Translation, model: Path, given: dict[str, Any], truth: str | None) -> None:
-    """Has an auxiliary model reward attempts, by the arguments `given` of judge_reward and the column `truth` of rows;
-    evaluations count what is solved."""
-    made.choose((*model, "name"), "judge", "reward_fn_args name it")
-    made.choose(REWARD, "judge_reward", "the workflow's judge")
-    name = made.value(*model, "name")
-    for of_set, _ in _with_path(made, "explorer_input"):
-        if "eval_tasksets" in of_set:
-            made.choose((*of_set, REWARD[-1]), "accuracy_reward", "an evaluation counts what is solved")
-        for key, value in {} if "eval_tasksets" in of_set else {"judge_model": name, **given}.items():
-            made.choose((*of_set, "reward_fn_args", key), value, "the workflow's judge")
-        if truth and "eval_tasksets" not in of_set:
-            made.entries[(*of_set, "format", "response_key")] = Entry(truth, "by which the judge rates")
 
 
 def _without_reward(made: Translation) -> None:

@@ -52,6 +52,7 @@ def say_defaults(made: Translation, values: dict[Path, Any], given: set[str]) ->
     if made.value("synchronizer", "sync_style") not in (None, "fixed") and limit and isinstance(limit.value, int):
         made.choose(("synchronizer", "max_staleness"), limit.value, "rollouts that are older are not made")
     made.choose(("trainer", "max_checkpoints_to_keep"), None, f"{ITS_DEFAULT}: all are kept")
+    _whole_run(made, values)
 
 
 def _say_algorithm(made: Translation, values: dict[Path, Any]) -> None:
@@ -130,7 +131,7 @@ def budget(made: Translation) -> None:
         made.choose(TOKENS, 2 * longest, f"{ITS_DEFAULT}: two sequences of the greatest length")
 
 
-def whole_run(made: Translation, values: dict[Path, Any]) -> None:
+def _whole_run(made: Translation, values: dict[Path, Any]) -> None:
     """Has the trainer's half of an asynchronous pair explore too, where it names the tasks."""
     has_tasks = any(path[-1] == "path" and path[:2] == ("buffer", "explorer_input") for path in made.entries)
     is_half = values.get(("mode",)) == "train" and not stages_of(values) and facts(values.get(KIND)).on_rollouts

@@ -1,17 +1,52 @@
-"""Workflows of Trinity-RFT that play in a world which is here too: its environment, its tasks, its limit of moves."""
+"""What comes with a workflow of Trinity-RFT: a world with tasks and a limit of moves, tools, a prompt, a judge."""
 
 from typing import Any
 
 from ouroboros.commands.bridges.tables import said
-from ouroboros.commands.bridges.translation import Path, Translation
+from ouroboros.commands.bridges.translation import Entry, Path, Translation
 
 OF_FILES = ("path", "subset_name", "storage_type", "split", "format")  # of a set
+REWARD = ("buffer", "explorer_input", "default_reward_fn_type")
 TASKS = ("data_processor", "task_pipeline")
 LIMITS = ("max_steps", "env_max_steps", "agent_max_steps")  # the smallest ends an attempt
 MOVES = 10  # without one
 
 
-def play(made: Translation, of_sets: list[Path], world: dict[str, Any]) -> None:
+def write(made: Translation, groups: dict[str, dict[str, Any]], models: list[Path], of_sets: list[Path]) -> None:
+    """Writes what the workflows of a source bring. groups: by name (tables/trinity_workflows.yaml). models: the first
+    auxiliary one. of_sets: those with a path."""
+    for name, group in groups.items():
+        if "world" in group:
+            _play(made, of_sets, group["world"])
+            made.choose(REWARD, "accuracy_reward", "the environment's own takes its place")
+        for of_set in of_sets:
+            for key, value in group.get("arguments", {}).items():
+                made.choose((*of_set, "workflow_args", key), value, "its tools")
+        if group.get("prompt"):
+            made.choose((*REWARD[:-1], "system_prompt"), group["prompt"], "the workflow's own")
+        if "judge" in group and models:
+            _judge(made, models[0], of_sets, group)
+        elif "judge" in group:
+            made.lack("judge or teacher", f"workflow {name}, and no model of explorer.auxiliary_models")
+
+
+def _judge(made: Translation, model: Path, of_sets: list[Path], group: dict[str, Any]) -> None:
+    """Has an auxiliary model reward attempts, by the group's arguments of judge_reward and the column of rows that is
+    its truth; evaluations count what is solved."""
+    why = "the workflow's judge"
+    made.choose((*model, "name"), "judge", "reward_fn_args name it")
+    made.choose(REWARD, "judge_reward", why)
+    for of_set in of_sets:
+        if "eval_tasksets" in of_set:
+            made.choose((*of_set, REWARD[-1]), "accuracy_reward", "an evaluation counts what is solved")
+            continue
+        for key, value in {"judge_model": made.value(*model, "name"), **group["judge"]}.items():
+            made.choose((*of_set, "reward_fn_args", key), value, why)
+        if "truth" in group:
+            made.entries[(*of_set, "format", "response_key")] = Entry(group["truth"], why)
+
+
+def _play(made: Translation, of_sets: list[Path], world: dict[str, Any]) -> None:
     """Has every set ask tasks of a generator, split into those to train on and others, and answer them in its world.
 
     world: environment_class, generator, generator_args. The files of the original hold the seeds of its own games.
