@@ -18,7 +18,7 @@ class Optimizer(Section):
         "adamw", "muon: orthogonalised momentum for the matrices of layers, AdamW for embeddings, output head and "
                  "vectors, both with lr; trainer.zero_stage 1 or 2 without offload_optimizer",
         choices=("adamw", "muon"), acts="never")
-    fused: bool | None = setting(None, "AdamW as one kernel; null: on GPUs", acts="never")
+    fused: bool | None = setting(None, "AdamW as one kernel; null: on GPUs")
     lr: float = setting(1e-6, "peak learning rate; at 0 nothing is learned", ge=0, le=1)
     betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")
     eps: float = setting(1e-8, "constant added to AdamW's denominator", gt=0)
