@@ -103,9 +103,9 @@ test-code: .venv/.ready
 
 test-frameworks: .venv/.ready .scorers
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .frameworks --requirement tests/frameworks.txt
-	PYTHONPATH=$(CURDIR)/.frameworks $(BIN)/pytest -m frameworks tests/workflows tests/pipeline/job
+	PYTHONPATH=$(CURDIR)/.frameworks $(BIN)/pytest -m frameworks tests/workflows tests/pipeline/job tests/operators/losses
 
-# whose scorers are rewards unchanged (tests/workflows/test_scorers.py)
+# whose scorers are rewards unchanged (tests/workflows/test_scorers.py), and losses to compare (tests/operators/losses/test_trl.py)
 .scorers:
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --target $@ verl==0.9.1 trl==1.16.0
 

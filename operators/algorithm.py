@@ -44,9 +44,9 @@ class Algorithm:
     with `update` `loss`; `priority` orders what is replayed. A subclass, which algorithm.algorithm_type=module:Class
     names, has the methods in which it differs. like: the type in conf/algorithm of which it is a variant: it trains on
     the same data, and takes the same values for settings that are null. reads: columns that models compute for it
-    (values of a critic, teacher_logprobs, entropies), besides those of its advantage. columns: columns of rows that
-    `choose` and `loss` read, besides those of the named functions. state: what persists between steps, values that
-    JSON holds, by name: every checkpoint keeps it, and a resumed stage begins with it.
+    (values of a critic, teacher_logprobs, entropies, mean_scores), besides those of its advantage. columns: those of
+    rows that `choose` and `loss` read, besides those of the named functions. state: what persists between steps, values
+    that JSON holds, by name: every checkpoint keeps it, and a resumed stage begins with it.
     """
 
     like: ClassVar[str] = LIKE
@@ -75,7 +75,7 @@ class Algorithm:
         self.mixes = bool(self.correction or self.rejection) and self.settings.sample_strategy == "mix"
         self.by_kind = "is_expert" in (*needed_columns(self.policy_loss), *self.columns)
         self.choices: dict[str, Callable[..., Tensor]] = {}  # column -> what selects tokens by it, over the whole batch
-        if on_rollouts and self.declared.chooses_tokens:
+        if not given_tokens and self.declared.chooses_tokens:
             self.choices["chosen"] = self.declared.choose
         if on_rollouts and self.settings.top_entropy_quantile < 1:
             self.choices["teaches"] = partial(of_high_entropy, quantile=self.settings.top_entropy_quantile)
@@ -118,7 +118,7 @@ class Algorithm:
     @property
     def estimates(self) -> frozenset[str]:
         """The columns that models compute before advantages: ref_logprobs, old_logprobs of the trainer, entropies,
-        values of a critic, teacher_logprobs."""
+        mean_scores, values of a critic, teacher_logprobs."""
         found = {"ref_logprobs"} if "ref_logprobs" in self.row_columns or self.kl or self.penalty else set()
         if self.settings.on_rollouts:  # stages on given rows have no such settings
             found |= {*self.settings.reads, *(() if self.settings.bypass_old_logprobs else ("old_logprobs",))}

@@ -18,11 +18,17 @@ from ouroboros.operators.answers import LONGEST_ANSWER, compared, marked, spoken
 from ouroboros.operators.calls import calls_in, solves
 from ouroboros.operators.formula_worker import DIFFERENT, EQUAL, LIMIT, UNREADABLE
 from ouroboros.operators.prose import unmarked
-from ouroboros.pipeline.settings.arguments.answers import AccuracyReward, CountdownReward, FormatReward
+from ouroboros.pipeline.settings.arguments.answers import (
+    AccuracyReward,
+    ConfidenceReward,
+    CountdownReward,
+    FormatReward,
+)
 from ouroboros.pipeline.store.errors import ConfigError, DataError, pick
 from ouroboros.pipeline.store.user_errors import load_dotted
 
-ACCURACY, COUNTDOWN, FORMAT = AccuracyReward(), CountdownReward(), FormatReward()
+ACCURACY, CONFIDENCE = AccuracyReward(), ConfidenceReward()
+COUNTDOWN, FORMAT = CountdownReward(), FormatReward()
 
 LONGEST_EXPRESSION = 256  # characters
 DEEPEST_NESTING = 32  # depth of parentheses and signs
@@ -231,6 +237,15 @@ def format_reward(response: str, answer: str, pattern=FORMAT.pattern, score=FORM
 format_reward.counts_opened = True  # workflows/protocol/outcomes.py puts the tag before the response
 
 
+def confidence_reward(response: str, answer: str, tag=CONFIDENCE.tag) -> dict[str, float]:
+    """The chance to be right that a response states last, `<confidence>0.8</confidence>` or `80%`, cut to 0 and 1; one
+    that states none counts as 0.5, which tells nothing (Damani et al. 2025, arXiv:2507.16806)."""
+    name = re.escape(tag)
+    stated = re.findall(rf"<{name}>\s*(\d*\.?\d+)\s*(%?)\s*</{name}>", response, re.ASCII)
+    value, percent = stated[-1] if stated else ("0.5", "")
+    return {"confidence": min(float(value) / (100 if percent else 1), 1.0)}
+
+
 # ------------------------------------------------------------------------------------------- texts and function calls
 
 
@@ -285,6 +300,7 @@ REWARDS = {
     "countdown_reward": countdown_reward,
     "accuracy_reward": accuracy_reward,
     "format_reward": format_reward,
+    "confidence_reward": confidence_reward,
     "evals_reward": evals_reward,
     "calls_reward": calls_reward,
 }

@@ -103,7 +103,7 @@ class Replay:
         batch = source.cut(self.step)
         references, critic, teacher = (model if column in asked else None for column, model in (
             ("ref_logprobs", self.references), ("values", self.critic), ("teacher_logprobs", self.teacher)))
-        estimates = Estimates(self.actor, references, critic, "old_logprobs" in asked, teacher, "entropies" in asked)
+        estimates = Estimates(self.actor, references, critic, teacher, asked)
         estimates.add(batch.rollouts)
         rows = source.with_advantages(batch).rows
         result = self.actor.step(rows, objective, 0.0, self.step)

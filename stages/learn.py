@@ -131,7 +131,7 @@ class Trainer:
         if "teacher" in context.inputs:
             teacher = Teacher(context, self.model, self.process)
             prove_teacher(teacher, config, self.text)
-        return Estimates(self.actor, references, critic, "old_logprobs" in asked, teacher, "entropies" in asked)
+        return Estimates(self.actor, references, critic, teacher, asked)
 
     def _keep_way(self, way: Way, former: str | None) -> None:
         """Logs in which way rows go. Raises ModelError where it is not `former`, that of the checkpoint."""

@@ -45,7 +45,7 @@ def _plain(column: dict) -> Any:
 
 BATCH_TYPES = {
     "action_mask": pa.list_(pa.int8()), "baseline_reward": pa.float64(), "entropies": pa.list_(pa.float64()),
-    "experience_id": pa.string(),
+    "experience_id": pa.string(), "mean_scores": pa.list_(pa.float64()),
     "group_id": pa.string(), "old_logprobs": pa.list_(pa.float32()), "reward": pa.float64(),
     "reward_components": pa.map_(pa.string(), pa.float64()),
     "rollout_logprobs": pa.list_(pa.float32()), "run_index": pa.int32(), "state_hash": pa.string(),

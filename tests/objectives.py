@@ -276,7 +276,23 @@ def margin(t, new, b) -> float:
     return log_ratio(new, b, 2 * pair) - log_ratio(new, b, 2 * pair + 1)
 
 
-def dpo(t, new, held, b, beta=0.1, loss_type="sigmoid", label_smoothing=0.0):
+def likelihood(t, new, b) -> float:
+    """Of the chosen response, over the ten tokens of four."""
+    return -sum(new[j] for j in b.rows[pair_of(t, b)[0]]) / 2.5
+
+
+def cpo(t, new, held, b, beta=0.1, label_smoothing=0.0, cpo_alpha=1.0):
+    chosen, rejected = (sum(new[j] for j in b.rows[row]) for row in pair_of(t, b))
+    p = sigmoid(beta * (chosen - rejected))
+    smoothed = (1 - label_smoothing) * math.log(p) + label_smoothing * math.log(1 - p)
+    return cpo_alpha * likelihood(t, new, b) - smoothed, "pair"
+
+
+def dpo(t, new, held, b, beta=0.1, loss_type="sigmoid", loss_weights=(1.0,), label_smoothing=0.0):
+    if loss_type == ["nca_pair", "sft"]:
+        p, q = (sigmoid(beta * log_ratio(new, b, row)) for row in pair_of(t, b))
+        apart = -math.log(p) - math.log(1 - p) / 2 - math.log(1 - q) / 2
+        return loss_weights[0] * apart + loss_weights[1] * likelihood(t, new, b), "both"
     far = beta * margin(t, new, b)
     if loss_type == "hinge":
         return max(0.0, 1 - far), "beyond" if far > 1 else "pair"
@@ -381,7 +397,8 @@ def value_loss(value: float, old: float, wanted: float, cliprange: float) -> tup
     return max(free, near) / 2, "clipped" if near > free else moved
 
 
-POLICY = {"cispo": cispo, "clip_cov": clip_cov, "kl_cov": kl_cov, "decoupled_ppo": decoupled_ppo, "dpo": dpo,
+POLICY = {"cispo": cispo, "clip_cov": clip_cov, "kl_cov": kl_cov, "cpo": cpo,
+          "decoupled_ppo": decoupled_ppo, "dpo": dpo,
           "dppo_kl": dppo_kl, "dppo_tv": dppo_tv, "forward_kl_topk": forward_kl_topk,
           "gmpo": gmpo, "gspo": gspo, "gspo_token": gspo_token, "orpo": orpo, "simpo": simpo,
           "importance_sampling": importance_sampling, "ipo": ipo, "kto": kto, "luspo": luspo, "m2po": m2po, "mix": mix,

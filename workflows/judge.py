@@ -241,12 +241,12 @@ def _noted(found: Judgement | list[Judgement], seed: int) -> Judgement | list[Ju
 
 def _rated(found: dict, criteria: list[Criterion]) -> Judgement:
     """Weighted so that the components add up to at most 1."""
-    total, parts, notes = sum(one.weight for one in criteria), {}, {}
+    total, parts, notes = sum(abs(one.weight) for one in criteria), {}, {}
     for one in criteria:
         choice, reason = _verdict_of(found, one.name, "choice")
         if choice not in one.choices:
             raise Unreadable(f"the choice {str(choice)[:80]!r} on {one.name!r}; needed one of {', '.join(one.choices)}")
-        parts[one.name], notes[one.name] = one.weight / total * one.worth(choice), f"{choice}: {reason}"
+        parts[one.name], notes[one.name] = abs(one.weight) / total * one.worth(choice), f"{choice}: {reason}"
     return Judgement(parts, notes)
 
 

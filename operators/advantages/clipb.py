@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ouroboros.operators.advantages.action_tokens import action_tokens
+from ouroboros.operators.advantages.action_tokens import Tokens, action_tokens
 from ouroboros.operators.advantages.group import Grouped, Grpo
 from ouroboros.pipeline.store.lazy import np, pa
 
@@ -29,6 +29,10 @@ class Clipb(Grouped):
         made = np.array([of_rows[id_] for id_ in batch["experience_id"].to_pylist()])[tokens.rows]
         logprobs = tokens.take(batch, "old_logprobs")
         scores = np.exp(logprobs) * (tokens.take(batch, "entropies") + logprobs)
-        low = scores.mean() - self.mu * scores.std() if len(scores) else 0.0
-        kept = (made >= 0) | (scores >= low) | np.isclose(scores, low, rtol=0, atol=1e-12)
+        kept = (made >= 0) | self._kept(scores, made, batch, tokens)
         return pa.table({"experience_id": batch["experience_id"], "advantage": tokens.lists(np.where(kept, made, 0.0))})
+
+    def _kept(self, scores: np.ndarray, made: np.ndarray, batch: pa.Table, tokens: Tokens) -> np.ndarray:
+        """[N] which action tokens teach where their advantage, `made`, is negative."""
+        low = scores.mean() - self.mu * scores.std() if len(scores) else 0.0
+        return (scores >= low) | np.isclose(scores, low, rtol=0, atol=1e-12)

@@ -20,7 +20,7 @@ class Rlcr(Grouped):
     `confidence` of the reward, both from 0 to 1: the Brier score is a proper one, so that the best q is the chance to
     be right, and with a weight of at most 1 a right answer is worth more than a wrong one at any q. A as in grpo, of r.
     The other components of the reward are not read. Assumes a reward function that reads the confidence from the
-    response. Equal r, or a group of one, give 0; q = a leaves grpo of the accuracy.
+    response, such as confidence_reward. Equal r, or a group of one, give 0; q = a leaves grpo of the accuracy.
     """
     reads_components = True
     epsilon: float = Field(1e-6, gt=0, description="constant added to the standard deviation")

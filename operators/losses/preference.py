@@ -6,8 +6,6 @@ pairs. The log-ratio of a response is the sum over its action tokens.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, ValidationInfo, field_validator
 
 from ouroboros.operators.losses.ratio import OF_RESPONSES, Losses, row_vector
@@ -19,43 +17,6 @@ class OfPairs(Loss):
     """A loss on pairs."""
     compares_pairs = True
     aggregation = OF_RESPONSES
-
-
-class Dpo(OfPairs):
-    """Direct preference optimisation, on pairs.
-
-    Rafailov et al. 2023, arXiv:2305.18290, eq. 7. m = beta D, D = log(pi / ref) of chosen - of rejected, s =
-    label_smoothing. loss_type sigmoid: loss = -(1 - s) log sigmoid(m) - s log sigmoid(-m), s the share of wrong labels
-    (conservative DPO, Mitchell 2023). robust: (-(1 - s) log sigmoid(m) + s log sigmoid(-m)) / (1 - 2 s), whose mean
-    over labels flipped with chance s is that over true ones (Chowdhury et al. 2024, arXiv:2403.00409). hinge: max(0, 1
-    - m) (SLiC, Zhao et al. 2023, arXiv:2305.10425; Liu et al. 2023, arXiv:2309.06657). sigmoid and robust assume
-    preferences that follow the Bradley-Terry model. At pi = ref: log 2, hinge 1; two identical responses have no
-    gradient.
-    """
-    beta: float = Field(0.1, gt=0, description="strength of the regularisation towards the reference")
-    loss_type: Literal["sigmoid", "hinge", "robust"] = Field("sigmoid", description=(
-        "function of the margin; hinge: without gradient above 1 / beta; robust: unbiased where the share "
-        "label_smoothing of preferences is flipped"))
-    label_smoothing: float = Field(0.0, ge=0, lt=0.5, validate_default=True, description=(
-        "share of pairs whose preference is wrong; at 0.5 there is none to learn"))
-
-    @field_validator("label_smoothing")
-    @classmethod
-    def _of_its_type(cls, value: float, info: ValidationInfo) -> float:
-        if value and info.data.get("loss_type") == "hinge":
-            raise ValueError("loss_type=hinge has none; needed 0")
-        return value
-
-    def __call__(self, logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor) -> Losses:
-        chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
-        margin = self.beta * (chosen - rejected)
-        if self.loss_type == "hinge":
-            loss = torch.relu(1.0 - margin)
-        else:
-            right, wrong = _smoothed(margin, self.label_smoothing)
-            robust = self.loss_type == "robust"
-            loss = (right - wrong) / (1.0 - 2.0 * self.label_smoothing) if robust else right + wrong
-        return loss[rows // 2], _statistics(chosen, rejected, self.beta, rows)
 
 
 class Ipo(OfPairs):
@@ -72,9 +33,9 @@ class Ipo(OfPairs):
                                                        "tokens, as in TRL; false: the sum")
 
     def __call__(self, logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor) -> Losses:
-        chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows, self.length_normalized)
+        chosen, rejected = log_ratios(logprobs, ref_logprobs, rows, self.length_normalized)
         loss = (chosen - rejected - 1.0 / (2.0 * self.beta)).square()
-        return loss[rows // 2], _statistics(chosen, rejected, self.beta, rows)
+        return loss[rows // 2], pair_statistics(chosen, rejected, self.beta, rows)
 
 
 class Simpo(OfPairs):
@@ -91,9 +52,9 @@ class Simpo(OfPairs):
     label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="share of pairs whose preference is wrong")
 
     def __call__(self, logprobs: Tensor, rows: Tensor) -> Losses:
-        chosen, rejected = _log_ratios(logprobs, torch.zeros_like(logprobs), rows, normalized=True)
-        right, wrong = _smoothed(self.beta * (chosen - rejected) - self.simpo_gamma, self.label_smoothing)
-        return (right + wrong)[rows // 2], _statistics(chosen, rejected, self.beta, rows)
+        chosen, rejected = log_ratios(logprobs, torch.zeros_like(logprobs), rows, normalized=True)
+        right, wrong = smoothed(self.beta * (chosen - rejected) - self.simpo_gamma, self.label_smoothing)
+        return (right + wrong)[rows // 2], pair_statistics(chosen, rejected, self.beta, rows)
 
 
 class Orpo(OfPairs):
@@ -108,10 +69,10 @@ class Orpo(OfPairs):
     beta: float = Field(0.1, ge=0, description="weight of the odds ratio, the paper's lambda")
 
     def __call__(self, logprobs: Tensor, rows: Tensor) -> Losses:
-        chosen, rejected = _log_ratios(logprobs, torch.zeros_like(logprobs), rows, normalized=True)
+        chosen, rejected = log_ratios(logprobs, torch.zeros_like(logprobs), rows, normalized=True)
         log_odds = (chosen - _log_of_the_rest(chosen)) - (rejected - _log_of_the_rest(rejected))
         loss = -chosen - self.beta * torch.nn.functional.logsigmoid(log_odds)
-        return loss[rows // 2], _statistics(chosen, rejected, self.beta, rows) | {
+        return loss[rows // 2], pair_statistics(chosen, rejected, self.beta, rows) | {
             "log_odds_ratio": log_odds.detach()[rows // 2], "sft_loss": -chosen.detach()[rows // 2]}
 
 
@@ -155,15 +116,16 @@ class Kto(OfPairs):
 
     def __call__(self, logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor,
                  estimated_kl: Tensor | None = None) -> Losses:
-        chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
+        chosen, rejected = log_ratios(logprobs, ref_logprobs, rows)
         point = self.reference_point if estimated_kl is None else estimated_kl[0]
         good = self.desirable_weight * torch.sigmoid(self.beta * (point - chosen))
         bad = self.undesirable_weight * torch.sigmoid(self.beta * (rejected - point))
         found = {} if estimated_kl is None else {"estimated_kl": estimated_kl}
-        return torch.stack([good, bad], dim=1).flatten()[rows], _statistics(chosen, rejected, self.beta, rows) | found
+        told = pair_statistics(chosen, rejected, self.beta, rows) | found
+        return torch.stack([good, bad], dim=1).flatten()[rows], told
 
 
-def _smoothed(margin: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+def smoothed(margin: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """The losses of a right and of a wrong label, each weighted by its share, [pairs] each."""
     log_sigmoid = torch.nn.functional.logsigmoid
     return -(1.0 - label_smoothing) * log_sigmoid(margin), -label_smoothing * log_sigmoid(-margin)
@@ -174,7 +136,7 @@ def _log_of_the_rest(logprobs: Tensor) -> Tensor:
     return torch.log(-torch.expm1(logprobs.clamp(max=-2.0**-24)))
 
 
-def _log_ratios(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor,
+def log_ratios(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor,
                 normalized: bool = False) -> tuple[Tensor, Tensor]:
     """log(pi / ref) of the chosen and of the rejected responses, [pairs] each. normalized: means over their tokens."""
     sums = row_vector(logprobs - ref_logprobs, rows)
@@ -184,7 +146,7 @@ def _log_ratios(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor,
     return sums[0::2], sums[1::2]
 
 
-def _statistics(chosen: Tensor, rejected: Tensor, beta: float, rows: Tensor) -> dict[str, Tensor]:
+def pair_statistics(chosen: Tensor, rejected: Tensor, beta: float, rows: Tensor) -> dict[str, Tensor]:
     """chosen_reward and rejected_reward (beta log-ratio; beta mean log-prob without a reference), accuracy (1 where the
     chosen's is higher), [N]."""
     values = {"chosen_reward": beta * chosen, "rejected_reward": beta * rejected, "accuracy": (chosen > rejected)}

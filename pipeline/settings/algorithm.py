@@ -12,8 +12,13 @@ POLICY_LOSSES, SAMPLE_STRATEGIES = tuple(declared.POLICY_LOSSES), tuple(declared
 
 
 class Optimizer(Section):
-    """AdamW (Loshchilov & Hutter, 2019)."""
+    """AdamW (Loshchilov & Hutter, 2019), or Muon (Jordan et al., 2024) for matrices."""
 
+    optimizer_type: str = setting(
+        "adamw", "muon: orthogonalised momentum for the matrices of layers, AdamW for embeddings, output head and "
+                 "vectors, both with lr; trainer.zero_stage 1 or 2 without offload_optimizer",
+        choices=("adamw", "muon"), acts="never")
+    fused: bool | None = setting(None, "AdamW as one kernel; null: on GPUs")
     lr: float = setting(1e-6, "peak learning rate; at 0 nothing is learned", ge=0, le=1)
     betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")
     eps: float = setting(1e-8, "constant added to AdamW's denominator", gt=0)
@@ -197,7 +202,8 @@ class Algorithm(Section):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Returns columns that are computed for the advantage: values, teacher_logprobs, entropies, baseline_reward."""
+        """Returns columns that are computed for the advantage: values, teacher_logprobs, entropies,
+        mean_scores, baseline_reward."""
         own = algorithms.own_class(at(self, "algorithm_type"))
         return (*self.advantage.reads, *getattr(own, "reads", ()))
 

@@ -30,6 +30,7 @@ OF_ROLLOUTS = {
                     "trainer's before the step, whose ratio is 1",
     "rollout_logprobs": "log-prob that the rollout engine gave it",
 }
+OF_PAIRS = {"chosen_tokens": "mean number of action tokens of the batch's chosen responses"}
 OF_THE_CRITIC = {"values": "the critic's, before the token", "returns": "what the critic is trained towards"}
 OF_A_MIX = {"is_expert": "whether an expert gave the row, bool; rollouts and its rows are averaged apart"}
 OF_AN_ESTIMATE = ("logprobs", "ref_logprobs", "old_logprobs")
@@ -44,7 +45,9 @@ def columns(part: str, algorithm: Algorithm) -> dict[str, str]:
     if algorithm.scores_responses:
         return OF_SCORES
     given = OF_THE_FORWARD | OF_THE_REFERENCE
-    if not algorithm.on_pairs:
+    if algorithm.on_pairs:
+        given |= OF_PAIRS
+    else:
         given |= OF_ROLLOUTS | (OF_THE_CRITIC if algorithm.has_critic else {})
         given |= OF_A_MIX if algorithm.sample_strategy == "mix" else {}
     if part in ("kl_loss_fn", "kl_penalty_fn"):

@@ -125,6 +125,16 @@ def weighed(c) -> Found:
     yield from unweighed_steps(c, ADVANTAGES.get(c.algorithm.advantage_fn))
 
 
+def whole_matrices(c) -> Found:
+    """Muon needs a matrix whole, where ZeRO-3 cuts each one up and an offloaded one is on the CPU."""
+    key, trainer = "algorithm.optimizer.optimizer_type", c.trainer
+    muon = [one.optimizer_type for one in (c.algorithm.optimizer, trainer.critic.optimizer)].count("muon")
+    if c.kind.trains and muon and (trainer.zero_stage == 3 or trainer.offload_optimizer):
+        yield Problem(key, f"with trainer.{'zero_stage=3' if trainer.zero_stage == 3 else 'offload_optimizer=true'}: "
+                      "a step takes matrices whole, on the GPU.", "Set adamw, or zero_stage=2 without "
+                      "offload_optimizer.", found="muon")
+
+
 def token_budget(c) -> Found:
     budget, longest = c.trainer.max_token_len_per_gpu, c.model.longest
     if budget * c.trainer.ulysses_sequence_parallel_size < longest:
@@ -298,6 +308,7 @@ def broken(c) -> Found:
 
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, taught,
-         weighed, token_budget, sampling_of_training, groups, critic, resampling, passes, reference_update, texts,
+         weighed, whole_matrices, token_budget, sampling_of_training, groups, critic, resampling, passes,
+         reference_update, texts,
          sampling_of_sets, pairs, nodes, reward_model, rewards, overlong, resampled_by_accuracy, component_keys,
          over_rollout, partial_rollout, overlap, syncs, server)

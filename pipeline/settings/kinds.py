@@ -247,6 +247,8 @@ LATER = {"repetition": None, "changes": {}, **dict.fromkeys(REWRITES[:2]), REWRI
          "trainer.reference_update": {"interval": None, "mix": 1.0},
          "algorithm.reward_weights": {}, "algorithm.top_entropy_quantile": 1.0,
          "algorithm.mask_truncated_completions": False,
+         **{f"{one}.{name}": default for one in ("algorithm.optimizer", "trainer.critic.optimizer")
+            for name, default in (("optimizer_type", "adamw"), ("fused", None))},
          **{f"algorithm.rollout_rejection.{name}": None for name in RolloutRejection.model_fields},
          "algorithm.rollout_rejection": {},
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},

@@ -166,12 +166,14 @@ class Actor:
             return self.process.score_rows(rows, self.budget.tokens, lambda micro: self.zero.forward(micro)[0],
                                            self.way.fill, self.routed and replays)
 
-    def measure(self, rows: list[Row]) -> list[np.ndarray]:
-        """Log-prob and entropy of each action token under the current weights, [N, 2] for each row."""
+    def measure(self, rows: list[Row], scores: bool = False) -> list[np.ndarray]:
+        """Log-prob and entropy of each action token under the current weights, with `scores` also the mean of
+        policy.MeanScores, [N, 2 or 3] for each row."""
+        more = {"ids": policy.MeanScores()} if scores else {}
         with self.zero.scoring():
             return self.process.score_rows(rows, self.budget.tokens,
-                                           lambda micro: torch.stack(self.zero.forward(micro), dim=1), self.way.fill,
-                                           self.routed)
+                                           lambda micro: torch.stack(self.zero.forward(micro, **more), dim=1),
+                                           self.way.fill, self.routed)
 
     def reference_logprobs(self, rows: list[Row]) -> list[np.ndarray]:
         """As `score_rows`, under the reference: the stage's initial weights, or what `follow` made of them."""

@@ -10,42 +10,43 @@ from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.reference import References
 from ouroboros.stages.learner.teacher import Teacher
 
+MEASURED = ("old_logprobs", "entropies", "mean_scores")  # of Actor.measure, in its order
+
 
 @dataclass(frozen=True)
 class Estimates:
-    """references, critic, teacher: None where unused. recompute: the trainer scores old log-probs. entropies: and the
-    entropy of each token."""
+    """references, critic, teacher: None where unused. asked: the columns of an algorithm (Algorithm.estimates), of
+    which old_logprobs are scored by the trainer."""
 
     actor: Actor
     references: References | None = None
     critic: Critic | None = None
-    recompute: bool = False
     teacher: Teacher | None = None
-    entropies: bool = False
+    asked: frozenset[str] = frozenset()
 
     @property
     def needed(self) -> bool:
-        return bool(self.references or self.critic or self.recompute or self.teacher or self.entropies)
+        return bool(self.references or self.critic or self.teacher or self.asked & {*MEASURED})
 
     def add(self, rows: list[Row]) -> None:
-        """Adds the columns ref_logprobs, old_logprobs, entropies, values and teacher_logprobs [R] that are needed.
+        """Adds the columns ref_logprobs, MEASURED, values and teacher_logprobs [R] that are needed.
 
-        old_logprobs and entropies are those of the weights before the step; without `recompute` a row keeps the
-        rollout's log-probs. Collective.
+        MEASURED are those of the weights before the step; unless old_logprobs are asked for, a row keeps the rollout's
+        log-probs. Collective.
         """
         if self.references:
             self.references.add(rows)
-        if self.entropies:
-            measured = self.actor.measure(rows)
-            _set(rows, "entropies", [values[:, 1] for values in measured])
-        if self.recompute:
-            own = [values[:, 0] for values in measured] if self.entropies else self.actor.score_rows(rows)
-            _set(rows, "old_logprobs", own)
+        if self.asked & {*MEASURED[1:]}:
+            measured = self.actor.measure(rows, "mean_scores" in self.asked)
+            for place, name in enumerate(MEASURED):
+                if name in self.asked:
+                    _set(rows, name, [values[:, place] for values in measured])
+        elif "old_logprobs" in self.asked:
+            _set(rows, "old_logprobs", self.actor.score_rows(rows))
         if self.critic:
             _set(rows, "values", self.critic.values(rows))
         if self.teacher:
             self.teacher.add(rows)
-
 
     def add_proximal(self, rows: list[Row]) -> None:
         """Adds the column prox_logprobs, of the weights before the first step over a batch. Collective."""

@@ -47,6 +47,10 @@ class Steps:
                                  "not estimated, and is 0", batch.step)
             for row in batch.rows:
                 row.columns["estimated_kl"] = kl or 0.0
+        if "chosen_tokens" in self.objective.row_columns:
+            winners = batch.rows[0::2]
+            for row in batch.rows:
+                row.columns["chosen_tokens"] = sum(sum(one.mask) for one in winners) / len(winners)
         parts = self._parts(batch.rows, batch.step) if trains else [[range(len(batch.rows))]]
         result = policy_steps(batch.rows, parts,
                               lambda rows: self.actor.step(rows, self.objective, lr, batch.step, trains))

@@ -227,7 +227,7 @@ def test_pairs_stay_together(objective):
     settings = ("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo", "algorithm.policy_loss_fn_args={}")
     made = objective(*settings)
     assert made.aggregation == Aggregation("seq-mean-token-mean", unit=2)
-    assert made.row_columns == ("ref_logprobs",)
+    assert made.row_columns == ("chosen_tokens", "ref_logprobs")
 
 
 @pytest.fixture

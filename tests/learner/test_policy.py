@@ -65,6 +65,19 @@ def test_packed_log_probs_are_those_of_each_row_alone(tiny_model, temperature):
         torch.testing.assert_close(entropy[micro.row_of == index], uncertain, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("chunk", [4096, 7])
+def test_the_change_of_entropy_that_is_expected_is_asked_for_besides(tiny_model, chunk):
+    """The mean of p (H + log p) over the vocabulary of 99 tokens, each asked for as the target."""
+    learner, some = policy.load(tiny_model, "cpu", torch.float32, trainer(chunk), 0.7, 64), rows()
+    (micro,) = pack(some, 1000, 0, 1)
+    with torch.no_grad():
+        _, entropy, means = score(learner, micro, ids=policy.MeanScores())
+        given = micro.inputs(torch.device("cpu"))
+        whole = torch.stack([learner(**given | {"targets": torch.full_like(given["targets"], token)})[0]
+                             for token in range(99)], dim=1)
+    torch.testing.assert_close(means, (whole.exp().square() * (entropy[:, None] + whole)).sum(-1), atol=1e-5, rtol=0)
+
+
 def truncated(path, row, kept, temperature=0.7):
     """Log-probs and entropy of a row's action tokens in float64, of softmax over what each was sampled among."""
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager", local_files_only=True,

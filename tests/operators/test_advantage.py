@@ -15,9 +15,11 @@ NEEDS = {
     **dict.fromkeys(("asymre", "dr_grpo", "grpo", "grpo_passk", "maxrl", "opmd", "raft", "rec", "rloo"),
                     ("group_id", "reward")),
     "clipb": ("action_mask", "group_id", "reward", "old_logprobs", "entropies"),
+    "clipv": ("action_mask", "group_id", "reward", "old_logprobs", "entropies", "mean_scores"),
     "gdpo": ("action_mask", "group_id", "reward_components"),
     "gigpo": ("group_id", "run_index", "turn", "state_hash", "reward"),
     "jsd": ("action_mask", "teacher_logprobs", "old_logprobs"),
+    "gpg": ("group_id", "reward"),
     "opo": ("action_mask", "group_id", "reward"),
     "on_policy_distill": ("action_mask", "teacher_logprobs", "old_logprobs"),
     "ppo": ("action_mask", "values", "reward"),
@@ -44,7 +46,7 @@ def random_batch(rows: int, seed: int) -> pa.Table:
         reward_components=[[("accuracy", float(source.integers(2))), ("confidence", source.random())]
                            for _ in range(rows)],
         rollout_logprobs=logprobs(), old_logprobs=logprobs(), teacher_logprobs=logprobs(), values=logprobs(),
-        entropies=[[-value for value in row] for row in logprobs()],
+        mean_scores=logprobs(), entropies=[[-value for value in row] for row in logprobs()],
         baseline_reward=source.normal(size=rows).tolist(), state_hash=[str(source.integers(2)) for _ in range(rows)])
 
 

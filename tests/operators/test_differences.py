@@ -127,7 +127,7 @@ def test_rec():
 
 def test_dpo_of_two_pairs():
     margins = torch.tensor([0.3, 0.0, -0.2, 0.0])
-    found, _ = POLICY_LOSSES["dpo"](beta=1.0)(margins, torch.zeros(4), torch.arange(4))
+    found, _ = POLICY_LOSSES["dpo"](beta=1.0)(margins, torch.zeros(4), torch.arange(4), torch.ones(4))
     assert found[::2].tolist() == pytest.approx([0.554, 0.798], abs=5e-4)
     assert (-math.log(sigmoid(0.1)), found.mean()) == (pytest.approx(0.644, abs=5e-4), pytest.approx(0.676, abs=5e-4))
 

@@ -53,7 +53,8 @@ def tensors(given: Batch) -> dict[str, torch.Tensor]:
              "ref_logprobs": given.ref, "advantages": given.advantages, "margin": [abs(a) for a in given.advantages]}
     return {**{name: torch.tensor(values, dtype=torch.float64) for name, values in named.items()},
             "rows": torch.tensor(given.row), "is_expert": torch.tensor(given.is_expert),
-            "step": torch.tensor(given.step)}
+            "step": torch.tensor(given.step),
+            "chosen_tokens": torch.full((20,), 2.5, dtype=torch.float64)}  # 3 + 4 + 2 + 1 of four pairs
 
 
 def compare(function, objective, extra: dict) -> Counter:
@@ -92,6 +93,8 @@ CASES = [
     ("dpo", {}, "pair"), ("dpo", {"beta": 0.4, "label_smoothing": 0.2}, "pair"),
     ("dpo", {"beta": 0.4, "loss_type": "hinge"}, "pair beyond"),
     ("dpo", {"beta": 0.4, "loss_type": "robust", "label_smoothing": 0.2}, "pair"),
+    ("dpo", {"loss_type": ["nca_pair", "sft"], "loss_weights": [0.5, 2.0], "beta": 0.4}, "both"),
+    ("cpo", {}, "pair"), ("cpo", {"beta": 0.4, "label_smoothing": 0.2, "cpo_alpha": 0.5}, "pair"),
     ("dppo_kl", {}, "free far"), ("dppo_kl", {"clip_range_low": 0.2, "clip_range_high": 0.4, "clip_ratio_c": 1.4},
                                   "free far cut"),
     ("dppo_tv", {}, "free far"), ("dppo_tv", {"clip_range_low": 0.1, "clip_range_high": 0.3, "clip_ratio_c": 1.4},

@@ -14,6 +14,7 @@ from tests.golden.messages import refuses
 VARIANTS = [(name, {}) for name in POLICY_LOSSES] + [
     ("cispo", {"enable_mask_clip": True}), ("dpo", {"label_smoothing": 0.2}),
     ("dpo", {"loss_type": "hinge"}), ("dpo", {"loss_type": "robust", "label_smoothing": 0.2}),
+    ("dpo", {"loss_type": ["bco_pair", "discopop", "sft"], "loss_weights": [0.5, 1.0, 2.0]}),
     ("m2po", {"level": "batch"}), ("clip_cov", {"clip_cov_lb": 0.2, "clip_cov_ratio": 0.3}),
     ("dppo_tv", {"clip_ratio_c": 1.5}), ("ipo", {"length_normalized": True}), ("ppo", {"clip_ratio_c": None}),
     ("kto", {"reference_point": 0.3}), ("reward_model", {"center_rewards_coefficient": 0.1}),
@@ -40,7 +41,8 @@ def batch(lengths, seed, spread=0.5):
     return {"logprobs": logprobs, "rows": rows, "old_logprobs": sampled, "rollout_logprobs": sampled,
             "prox_logprobs": logprobs + spread * normal(), "ref_logprobs": logprobs + spread * normal(),
             "advantages": torch.randn(len(lengths), generator=source, dtype=torch.float64)[rows],
-            "is_expert": rows % 2 == 1, "step": torch.tensor(3), "entropy": normal().abs()}
+            "is_expert": rows % 2 == 1, "step": torch.tensor(3), "entropy": normal().abs(),
+            "chosen_tokens": torch.full_like(logprobs, 2.5)}
 
 
 def call(name, columns, extra=None):
@@ -63,9 +65,10 @@ def weights(name, columns):
 def test_what_losses_are_averaged_over():
     own = {name: model().aggregation for name, model in POLICY_LOSSES.items()}
     assert {name for name, mode in own.items() if mode == "seq-mean-token-mean"} == {
-        "dpo", "gmpo", "gspo", "gspo_token", "ipo", "kto", "orpo", "reward_model", "sapo", "simpo"}
+        "cpo", "dpo", "gmpo", "gspo", "gspo_token", "ipo", "kto", "orpo", "reward_model", "sapo", "simpo"}
     assert {*own.values()} <= set(AGGREGATIONS)
-    assert (OF_PAIRS, MIXED_LOSSES) == (("dpo", "ipo", "kto", "orpo", "reward_model", "simpo"), ("mix", "mix_chord"))
+    assert (OF_PAIRS, MIXED_LOSSES) == (
+        ("cpo", "dpo", "ipo", "kto", "orpo", "reward_model", "simpo"), ("mix", "mix_chord"))
 
 
 @pytest.mark.parametrize(("name", "extra"), VARIANTS)

@@ -7,6 +7,7 @@ from ouroboros.operators.reward import (
     NotAnExpression,
     accuracy_reward,
     calls_reward,
+    confidence_reward,
     countdown_reward,
     evals_reward,
     format_reward,
@@ -102,6 +103,15 @@ def test_truth_without_an_answer(answer):
     ("<think>a</think><think>a</think><answer>b</answer>", -0.1), ("", -0.1)])
 def test_format_reward(response, score):
     assert format_reward(response, "anything") == {"format_score": score}
+
+
+@pytest.mark.parametrize(("response", "stated"), [
+    ("<answer>4</answer><confidence>0.8</confidence>", 0.8), ("<confidence> 75 % </confidence>", 0.75),
+    ("<confidence>.2</confidence> no: <confidence>1</confidence>", 1.0), ("<confidence>7</confidence>", 1.0),
+    ("I am sure", 0.5), ("<confidence>-1</confidence>", 0.5), ("<confidence>high</confidence>", 0.5)])
+def test_the_confidence_that_is_stated_last(response, stated):
+    assert confidence_reward(response, "4") == {"confidence": stated}
+    assert confidence_reward(response.replace("confidence", "sure"), "4", tag="sure") == {"confidence": stated}
 
 
 def test_rewards_by_name_and_by_dotted_path():

@@ -19,6 +19,7 @@ from ouroboros.stages.curate import as_texts
 from ouroboros.workflows.environments import folder, shop
 from ouroboros.workflows.environments.folder import Folder
 from ouroboros.workflows.environments.frozen_lake import FrozenLake
+from ouroboros.workflows.environments.interpreter import Interpreter
 from ouroboros.workflows.environments.shop import Shop
 from ouroboros.workflows.environments.sudoku import Sudoku
 from ouroboros.workflows.protocol.tools import Situation, methods_of
@@ -344,3 +345,20 @@ def test_a_world_whose_answers_are_withheld_acts_all_the_same():
     assert [world.list(), world.read("none"), world.move("a/x", "b/x")] == ["", "", ""]
     assert world.reward() == {"accuracy": 1.0}
     assert [one.definition for one in methods_of(blind.Folder)] == [one.definition for one in methods_of(Folder)]
+
+
+def test_programs_run_in_a_sandbox_and_keep_nothing(used):  # noqa: F811
+    """Through the process that tools have: what is printed, an error's last line, no network, no file of before."""
+    try:
+        Interpreter.check()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    programs = ["print(6 * 7)", "open('kept', 'w'); 1 / 0", "import os; print(os.listdir('.'))",
+                "import socket; socket.create_connection(('1.1.1.1', 80), 2)"]
+    found = used([["execute_python_code", {"code": one}] for one in programs],
+                 environment_class="ouroboros.workflows.environments.interpreter:Interpreter")
+    assert (found[0], found[2]) == ("42\n", "[]\n")
+    assert "ZeroDivisionError" in found[1]
+    assert "unreachable" in found[3]
+    with pytest.raises(ValueError, match="65536"):
+        Interpreter().execute_python_code("#" * 65537)

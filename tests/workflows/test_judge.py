@@ -11,6 +11,7 @@ from ouroboros.pipeline.settings.data import Taskset
 from ouroboros.pipeline.store.errors import ConfigError, StageError
 from ouroboros.stages.model import character_tokenizer
 from ouroboros.workflows.engines import remote
+from ouroboros.workflows.judge import _rated
 from ouroboros.workflows.protocol.engine import BatchEngine, Reply
 from ouroboros.workflows.protocol.outcomes import Outcome, add_rewards
 from ouroboros.workflows.protocol.trajectory import Trajectory
@@ -224,3 +225,17 @@ def test_the_recipe_of_the_documentation_judges(judged):
         del given[name]
     (outcome,) = judged(lambda *_: json.dumps(GOOD), "2", **given)
     assert outcome.reward == 0.875
+
+
+def test_rubrics_as_rewards_are_criteria_and_a_fault_has_a_negative_weight():
+    """Weights 3 and -1 are shares of 3/4 and 1/4: a yes to the first and a no to the fault are all of it."""
+    criteria = rubric_of([{"title": "Cause", "description": "Names the cause.", "weight": 3},
+                          {"description": "Leaves the dose out.", "weight": -1}])
+    assert [(one.name, one.question) for one in criteria] == [
+        ("criterion_1", "Names the cause."), ("criterion_2", "Leaves the dose out.")]
+    for said, parts in (("no", {"criterion_1": 0.75, "criterion_2": 0.25}), ("yes", {
+            "criterion_1": 0.75, "criterion_2": 0.0})):
+        found = {"criterion_1": {"reason": "", "choice": "yes"}, "criterion_2": {"reason": "", "choice": said}}
+        assert dict(_rated(found, criteria)) == parts
+    with pytest.raises(ValueError, match="weight"):
+        rubric_of([{"name": "a", "question": "?", "weight": 0}])

@@ -47,6 +47,12 @@ class FormatReward(Reward):
     score: float = Field(0.1, description="score of a response that matches")
 
 
+class ConfidenceReward(Reward):
+    """The confidence that a response states, from 0 to 1: a component for the advantage rlcr."""
+    components = ("confidence",)
+    tag: str = Field("confidence", description="name of the tag, as in <confidence>0.8</confidence>; the last counts")
+
+
 class EvalsReward(Reward):
     """1 where a reply is right by the rule of its set of OpenAI's evals."""
     reads_truths = True
@@ -152,6 +158,7 @@ class TerminalAgent(ToolWorkflow):
 
 REWARDS = {
     "countdown_reward": CountdownReward, "accuracy_reward": AccuracyReward, "format_reward": FormatReward,
+    "confidence_reward": ConfidenceReward,
     "code_reward": CodeReward, "overlong_penalty": OverlongPenalty, "reward_model": ModelScore,
     "reasoning_gym_reward": ReasoningGymReward, "evals_reward": EvalsReward, "calls_reward": CallsReward,
     "judge_reward": JudgeReward,

@@ -101,7 +101,8 @@ class Advantage(Arguments):
 
     compares_groups: undefined or without its baseline in a group of one. compares_states: turns that begin in the same
     state. chooses_rows: it selects the rows to train on by dropping others. reads: the columns of the batch that are
-    computed for it: `values` of a critic, `teacher_logprobs`, `entropies` of the policy before the step,
+    computed for it: `values` of a critic, `teacher_logprobs`, `entropies` of the policy before the step and its
+    `mean_scores`, the mean of p (entropy + log p) over the distribution of a token,
     `baseline_reward` of a greedy response.
     reads_components: of the reward, and not their sum. reads_steps: what single turns earned (step_reward).
     reads_tokens: what single tokens earned (token_rewards).

@@ -12,23 +12,33 @@ FORMS = {"judge_url": (is_address, NEEDED_ADDRESS), "judge_key_env": (is_variabl
 
 
 class Criterion(BaseModel):
-    """One question of a rubric. choices: from the worst to the best, which are worth 0 to 1 in equal steps."""
+    """One question of a rubric. choices: from the worst to the best, which are worth 0 to 1 in equal steps; of a
+    negative weight, whose question is about a fault, 1 to 0."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     name: str = Field(pattern=r"^\w[\w-]*$")
     question: str = Field(min_length=1)
-    weight: float = Field(1.0, gt=0)
+    weight: float = 1.0
     choices: tuple[str, ...] = Field(("no", "yes"), min_length=2)
 
     def worth(self, choice: str) -> float:
-        return self.choices.index(choice) / (len(self.choices) - 1)
+        worth = self.choices.index(choice) / (len(self.choices) - 1)
+        return worth if self.weight > 0 else 1 - worth
+
+    @field_validator("weight")
+    @classmethod
+    def _weighs(cls, value: float) -> float:
+        if value == 0:
+            raise ValueError("needed a number other than 0")
+        return value
 
 
 def rubric_of(value: Any) -> list[Criterion]:
     """The criteria in a list of mappings, or in its JSON text. Raises ValueError."""
     try:
         listed = json.loads(value) if isinstance(value, str) else value
-        found = [Criterion.model_validate(one) for one in listed] if isinstance(listed, list) else []
+        found = [Criterion.model_validate(_named(place, one)) for place, one in enumerate(listed, 1)] if isinstance(
+            listed, list) else []
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "".join(f", {part}" for part in first["loc"])
@@ -40,6 +50,13 @@ def rubric_of(value: Any) -> list[Criterion]:
         raise ValueError("needed a list of criteria {name, question, weight, choices} with names that differ, or its "
                          "JSON")
     return found
+
+
+def _named(place: int, one: Any) -> Any:
+    """A criterion of Rubrics as Rewards (arXiv:2507.17746), {title, description, weight}, by our names."""
+    if not isinstance(one, dict) or "description" not in one:
+        return one
+    return {"name": f"criterion_{place}", "question": one["description"], "weight": one.get("weight", 1.0)}
 
 
 class JudgeReward(Reward):

@@ -1,4 +1,4 @@
-"""Train batches of pairs (dpo, ipo, kto, orpo, simpo): a preferred and a rejected response to the same prompt."""
+"""Train batches of pairs (dpo, ipo, kto, orpo, simpo, cpo): a preferred and a rejected response to the same prompt."""
 
 from pathlib import Path
 

@@ -40,7 +40,8 @@ COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", 
            "token_rewards", "accuracy", "status", "weights_version", "temperature", "finish_reason", *TRUNCATION)
 # the reward of the greedy response to the task, added to the rows of its group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
-ESTIMATES = ("old_logprobs", "entropies", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
+# stages/learner/estimates.py
+ESTIMATES = ("old_logprobs", "entropies", "mean_scores", "ref_logprobs", "values", "teacher_logprobs")
 ORIGIN_COLUMNS = ("step", "position", "turn", "group_id", "weights_version", "reward", "accuracy", "is_candidate",
                   "use_count", "priority")
 

@@ -63,6 +63,11 @@ class Deterministic(nn.Module):
         return self
 
 
+class MeanScores:
+    """Asks a forward for the mean of p (H + log p) over each token's distribution [N] too, H its entropy and p a
+    token's probability: to first order a step that makes a token likelier changes H by this mean less its own."""
+
+
 class Policy(Deterministic):
     """A causal LM that scores tokens."""
 
@@ -85,9 +90,9 @@ class Policy(Deterministic):
     def forward(
         self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor,
         temperature: float | Tensor | None = None, entropy_gradient: bool = False, experts: Tensor | None = None,
-        kept: Tensor | None = None, ids: Tensor | Likeliest | None = None
+        kept: Tensor | None = None, ids: Tensor | Likeliest | MeanScores | None = None
     ) -> tuple[Tensor, ...]:
-        """input_ids, positions [T]; source, targets [N] -> log-probs, entropy [N], and with ids `_tops`.
+        """input_ids, positions [T]; source, targets [N] -> log-probs, entropy [N], and with ids `_tops` or the means.
 
         Log-probs are float32, of softmax(logits / temperature), as the rollout engine samples; temperature: None: the
         model's; a tensor: of each token [N], 0: the model's. Entropy is in nats; its gradient costs memory and time, so
@@ -109,7 +114,7 @@ class Policy(Deterministic):
         return tuple(map(part.whole, self._scores(chosen, targets[part.own], temperature, entropy_gradient, kept, ids)))
 
     def _scores(self, chosen: Tensor, targets: Tensor, temperature: float | Tensor | None, entropy_gradient: bool,
-                kept: Tensor | None, ids: Tensor | Likeliest | None) -> tuple[Tensor, ...]:
+                kept: Tensor | None, ids: Tensor | Likeliest | MeanScores | None) -> tuple[Tensor, ...]:
         """chosen: hidden states [n, width] -> as `forward`, of `targets` [n]. The GPU kernel has one temperature
         for all, and sums over all tokens; others go by chunks."""
         divisor = (self.temperature if temperature is None else temperature) / self.factor
@@ -142,11 +147,14 @@ class Policy(Deterministic):
         return routed
 
     def _score(self, divisor: float | Tensor, entropy_gradient: bool, hidden: Tensor, targets: Tensor,
-               kept: Tensor | None = None, ids: Tensor | Likeliest | None = None) -> tuple[Tensor, ...]:
-        """hidden [n, width], targets [n] -> log-probs [n], entropy [n], `_tops`. divisor: temperature / the logits'
-        factor, one for all or [n]. kept: [n, K], ids: as in `forward`."""
+               kept: Tensor | None = None, ids: Tensor | Likeliest | MeanScores | None = None) -> tuple[Tensor, ...]:
+        """hidden [n, width], targets [n] -> log-probs [n], entropy [n], `_tops` or the means. divisor: temperature
+        / the logits' factor, one for all or [n]. kept: [n, K], ids: as in `forward`."""
         logits = self.scaled(self.model.get_output_embeddings()(hidden), divisor)
         found = _sampled(logits, targets, kept, entropy_gradient)
+        if isinstance(ids, MeanScores):
+            logprobs = _among(logits, kept).log_softmax(-1)
+            return *found, ((2.0 * logprobs).exp() * (found[1][:, None] + logprobs)).sum(-1)
         return found if ids is None else (*found, *_tops(logits, kept, ids))
     def scaled(self, logits: Tensor, divisor: float | Tensor) -> Tensor:
         """Logits over the temperature, float32. logits: W h. divisor: temperature / the logits' factor."""
@@ -174,10 +182,7 @@ def _sampled(logits: Tensor, targets: Tensor, kept: Tensor | None, entropy_gradi
 def _tops(logits: Tensor, kept: Tensor | None, ids: Tensor | Likeliest) -> tuple[Tensor, Tensor]:
     """Ids [n, K], the likeliest first, -1 behind the last; log-probs [n, K + 1] of them and, last, of all other tokens
     together, summed by themselves, as 1 minus the likely ones' would be rounded away; `NOTHING` of no token."""
-    if kept is not None:
-        places, whole = torch.where(kept < 0, kept[:, :1], kept).long().clamp(min=0), kept[:, :1] < 0
-        stays = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, places, True)
-        logits = logits.masked_fill(~(stays | whole), NOTHING)
+    logits = _among(logits, kept)
     if isinstance(ids, Likeliest):
         logits = logits[:, : ids.among]
         values, found = logits.topk(min(ids.count, logits.shape[1]))
@@ -186,6 +191,15 @@ def _tops(logits: Tensor, kept: Tensor | None, ids: Tensor | Likeliest) -> tuple
     likely = logits.gather(1, places).masked_fill(ids < 0, NOTHING)
     rest = logits.scatter(1, places, NOTHING).logsumexp(-1, keepdim=True)
     return ids, torch.cat([likely, rest], dim=1) - logits.logsumexp(-1, keepdim=True)
+
+
+def _among(logits: Tensor, kept: Tensor | None) -> Tensor:
+    """Logits [n, V] with `NOTHING` for tokens that were not kept [n, K]."""
+    if kept is None:
+        return logits
+    places, whole = torch.where(kept < 0, kept[:, :1], kept).long().clamp(min=0), kept[:, :1] < 0
+    stays = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, places, True)
+    return logits.masked_fill(~(stays | whole), NOTHING)
 
 
 def _normalized(logits: Tensor, targets: Tensor, among: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:

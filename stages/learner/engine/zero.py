@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ouroboros.pipeline.store.errors import ModelError
 from ouroboros.stages.learner.engine.budget import Exhausted
+from ouroboros.stages.learner.engine.muon import Muon
 from ouroboros.stages.learner.engine.packing import MicroBatch
 from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.recurrent import layers_of
@@ -33,16 +34,19 @@ class ZeroEngine:
         self.process = process
         self.zero_stage = settings.zero_stage
         self.whole = all(p.requires_grad for p in module.parameters())
-        self.given = {"betas": tuple(optimizer.betas), "eps": optimizer.eps, "weight_decay": optimizer.weight_decay}
+        fused = (process.device.type == "cuda" or None) if optimizer.fused is None else optimizer.fused
+        self.given = {"betas": tuple(optimizer.betas), "eps": optimizer.eps, "weight_decay": optimizer.weight_decay,
+                      "fused": fused}
         self.grad_clip = settings.grad_clip
-        adamw = torch.optim.AdamW(
-            [p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, **self.given,
-            fused=process.device.type == "cuda" or None)
+        if optimizer.optimizer_type == "muon":
+            made = Muon(module, process, lr=optimizer.lr, **self.given)
+        else:
+            made = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, **self.given)
         if self.zero_stage == 3:  # their code reads weights of the modules in them, which gather them when called alone
             for layer in layers_of(module):
                 deepspeed.utils.set_z3_leaf_module(layer, True)
         self.module = module  # not DeepSpeed's engine: each attribute lookup there searches all names, for milliseconds
-        self.engine, *_ = deepspeed.initialize(model=module, optimizer=adamw, config=_deepspeed_config(settings, dtype))
+        self.engine, *_ = deepspeed.initialize(model=module, optimizer=made, config=_deepspeed_config(settings, dtype))
         self.engine.checkpoint_engine = _checkpoint_engine(self.engine.checkpoint_engine)
 
     def forward(self, micro: MicroBatch, **options):

@@ -261,18 +261,29 @@ def test_a_value_is_written_on_one_line_as_it_is_read(value, text):
 
 
 def test_a_replay_of_theirs_is_by_seconds_and_none_without_them():
-    """What a cool-down of seconds is in steps nobody knows: the buffer is left out; without one a row is used once."""
+    """A trainer step is taken as a minute: 150 s are 2 steps, 5 s one; without a cool-down a row is used once."""
     replay = "buffer: {{trainer_input: {{experience_buffer: {{replay_buffer: {{enable: true{}}}}}}}}}"
     key = "buffer.trainer_input.experience_buffer.replay_buffer"
-    made = from_trinity(replay.format(", reuse_cooldown_time: 60, priority_fn: linear_decay"), "x.yaml")
-    assert {given.key for given, _ in made.left_out} == {f"{key}.{name}" for name in (
-        "enable", "reuse_cooldown_time", "priority_fn")}
-    assert (made.kept, len(made.asked), "60 s" in made.asked[0]) == ([], 1, True)
+    for seconds, steps in ((150, 2), (5, 1)):
+        made = from_trinity(replay.format(f", reuse_cooldown_time: {seconds}, priority_fn: linear_decay"), "x.yaml")
+        assert [made.value(*key.split("."), name) for name in ("enable", "reuse_cooldown_time", "priority_fn")] == [
+            True, steps, "linear_decay"]
+        assert (made.left_out, made.asked) == ([], [])
     made = from_trinity(replay.format(""), "x.yaml")
     assert ([given.key for given, _ in made.left_out], made.asked) == ([f"{key}.enable"], [])
     made = from_trinity(replay.format(", reuse_cooldown_time: 60").replace("true", "false"), "x.yaml")
     assert ([given.key for given in made.kept], [given.key for given, _ in made.idle]) == (
         [f"{key}.enable"], [f"{key}.reuse_cooldown_time"])
+
+
+def test_the_trainer_of_an_asynchronous_pair_is_a_run_of_its_tasks():
+    """768 rows of 8 rollouts each are 96 tasks; one GPU of four is the engine's. An explorer explores alone."""
+    half = ("mode: {}\nalgorithm: {{algorithm_type: grpo, repeat_times: 8}}\ncluster: {{gpu_per_node: 4}}\n"
+            "buffer: {{train_batch_size: 768, explorer_input: {{taskset: {{path: /d}}}}}}")
+    made = from_trinity(half.format("train"))
+    assert (made.value("mode"), made.value("buffer", "batch_size"), made.value("trainer", "ranks")) == ("both", 96, 3)
+    assert from_trinity(half.format("explore")).value("mode") == "explore"
+    assert from_trinity(half.format("train").replace("path: /d", "name: d")).value("mode") == "train"
 
 
 def test_an_unknown_key_of_an_auxiliary_buffer_is_left_out_like_any_other():

@@ -55,9 +55,9 @@ def test_a_queue_with_priorities_is_a_replay_buffer():
     text = ("buffer: {trainer_input: {experience_buffer: {use_priority_queue: true, "
             "replay_buffer_kwargs: {priority_fn: linear_decay, decay: 0.1}, replay_buffer: {reuse_cooldown_time: 2}}}}")
     below = "buffer.trainer_input.experience_buffer.replay_buffer"
-    assert [key for key in values_of_trinity(text) if key.startswith(below)] == []
-    assert set(left_out_of_trinity(text)) == {f"{below}.{name}" for name in (
-        "enable", "priority_fn", "priority_fn_args.decay", "reuse_cooldown_time")}
+    found = {key: value for key, value in values_of_trinity(text).items() if key.startswith(below)}
+    assert found == {f"{below}.enable": True, f"{below}.priority_fn": "linear_decay",
+                     f"{below}.priority_fn_args.decay": 0.1, f"{below}.reuse_cooldown_time": 1}
 
 
 ARGUMENT = "policy_loss_fn_args: {loss_agg_mode: seq-mean-token-sum}"

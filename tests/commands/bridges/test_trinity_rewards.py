@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bridges import left_out_of_trinity, values_of_trinity
+from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity
 from tests.golden.messages import wording
 
 SET = "buffer.explorer_input.taskset"
@@ -117,3 +117,12 @@ def test_another_teacher_than_the_first_has_no_place():
     why = left_out_of_trinity(text)
     wording(why["explorer.auxiliary_models.1.model_path"], "teacher")
     wording(why["explorer.auxiliary_models.0.max_prompt_tokens"], "served")
+
+
+def test_math_verify_of_rm_gallery_is_the_comparison_of_answers():
+    """Another reward of it is a name that is not here, so that the recipe does not compose."""
+    text = ("buffer: {{explorer_input: {{taskset: {{path: /d, default_reward_fn_type: rm_gallery_reward, "
+            "reward_fn_args: {{reward_name: {}}}}}}}}}")
+    place = ("buffer", "explorer_input", "taskset", "default_reward_fn_type")
+    assert from_trinity(text.format("math_verify_reward")).value(*place) == "accuracy_reward"
+    assert from_trinity(text.format("accuracy_and_style")).value(*place) == "rm_gallery_reward"

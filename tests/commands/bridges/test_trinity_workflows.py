@@ -15,18 +15,22 @@ from tests.bridges import from_trinity, left_out_of_trinity, written
 KEY = "buffer.explorer_input.default_workflow_type"
 SIMPLE = """simple_workflow async_simple_workflow math_workflow async_math_workflow math_boxed_workflow
 async_math_boxed_workflow math_eval_workflow async_math_eval_workflow math_rm_workflow async_math_rm_workflow
-on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow"""
-ABSENT = """math_ruler_workflow async_math_ruler_workflow math_trainable_ruler_workflow rubric_judge_workflow
+on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow toolcall_workflow"""
+JUDGED = "math_ruler_workflow async_math_ruler_workflow"
+ABSENT = """math_trainable_ruler_workflow
 rubric_judge_openai_workflow simple_mm_workflow async_simple_mm_workflow agentscope_workflow_adapter
-agentscope_workflow_adapter_v1 agentscope_react_workflow as_react_workflow agentscope_react_math_workflow
-agentscopev0_react_math_workflow agentscope_v1_react_search_workflow email_search_workflow alfworld_workflow
+agentscope_workflow_adapter_v1 agentscope_v1_react_search_workflow email_search_workflow alfworld_workflow
 step_wise_alfworld_workflow RAFT_alfworld_workflow RAFT_reflect_alfworld_workflow sciworld_workflow webshop_workflow
-intercode_sql_workflow frozen_lake_workflow sudoku_workflow"""
+intercode_sql_workflow sudoku_workflow"""
+REACTING = {"agentscope_react_math_workflow": "tool_call_workflow", "agentscope_react_workflow": "simple_workflow",
+            "agentscopev0_react_math_workflow": "tool_call_workflow", "as_react_workflow": "simple_workflow"}
+CONVERSING = "bots_math_boxed_workflow examples.bots.workflow.bots_math_boxed_workflow.BOTSMathBoxedWorkflow"
+PLAYED = "frozen_lake_workflow examples.agentscope_frozenlake.workflow.FrozenLakeWorkflow"
 
 
-def test_all_37_are_known():
-    assert len(f"{SIMPLE} {ABSENT}".split()) == 37
-    assert set(tables.workflows()) == {*SIMPLE.split(), *ABSENT.split()}
+def test_all_are_known():
+    every = [*f"{SIMPLE} {JUDGED} {ABSENT} {PLAYED} {CONVERSING}".split(), *REACTING, "rubric_judge_workflow"]
+    assert (len(every), set(every)) == (41, set(tables.workflows()))  # with those of examples
     assert all(("to" in group) != ("instead" in group) for group in tables.workflows().values())
 
 
@@ -37,8 +41,74 @@ def test_single_turns_are_simple_workflows(name):
     assert found[KEY] == "simple_workflow"
     own = (name.startswith(("math_", "async_math_")) and "_rm_" not in name) or "distill" in name
     assert found.get("buffer.explorer_input.default_reward_fn_type") == ("accuracy_reward" if own else None)
-    differs = any(one in name for one in ("eval", "_rm_", "tool_call"))
+    differs = any(one in name for one in ("eval", "_rm_", "tool_call", "toolcall"))
     assert any(said.startswith(f"{name} (simple_workflow): ") for said in made.chosen) == differs
+
+
+@pytest.mark.parametrize("name", JUDGED.split())
+def test_answers_are_compared_by_the_first_auxiliary_model(name):
+    made = from_trinity(f"""
+buffer: {{explorer_input: {{default_workflow_type: {name}, taskset: {{path: /d}}, eval_tasksets: [{{path: /e}}]}}}}
+explorer: {{auxiliary_models: [{{model_path: /judge}}]}}""")
+    found, source = written(made), "buffer.explorer_input"
+    assert (found[KEY], made.lacking) == ("simple_workflow", {})
+    assert found[f"{source}.default_reward_fn_type"] == "judge_reward"
+    assert found[f"{source}.taskset.reward_fn_args.compare"] is True
+    assert found[f"{source}.taskset.reward_fn_args.judge_model"] == found["explorer.auxiliary_models.0.name"] == "judge"
+    assert found[f"{source}.eval_tasksets.0.default_reward_fn_type"] == "accuracy_reward"
+
+
+def test_a_rubric_of_each_row_is_the_truth_that_the_judge_reads():
+    made = from_trinity("""
+buffer:
+  explorer_input:
+    taskset: {path: /d, format: {response_key: reference}, default_workflow_type: rubric_judge_workflow}
+explorer: {auxiliary_models: [{model_path: /judge}]}""")
+    found, source = written(made), "buffer.explorer_input"
+    assert found[f"{source}.taskset.format.response_key"] == "rubric"
+    assert found[f"{source}.default_reward_fn_type"] == "judge_reward"
+    assert (made.lacking, f"{source}.taskset.reward_fn_args.compare" in found) == ({}, False)
+
+
+@pytest.mark.parametrize("name", CONVERSING.split())
+def test_rows_that_are_conversations_are_asked_as_they_are(name):
+    made = from_trinity(f"buffer: {{explorer_input: {{default_workflow_type: {name}}}}}")
+    found = written(made)
+    assert (found[KEY], found["buffer.explorer_input.default_reward_fn_type"]) == ("simple_workflow", "accuracy_reward")
+    assert ("buffer.explorer_input.system_prompt" in found, made.lacking) == (False, {})
+
+
+@pytest.mark.parametrize(("name", "ours"), REACTING.items())
+def test_an_agent_that_reasons_and_acts_has_its_prompt_and_its_tool(name, ours):
+    made = from_trinity(f"buffer: {{explorer_input: {{default_workflow_type: {name}, taskset: {{path: /d}}}}}}")
+    found, source = written(made), "buffer.explorer_input"
+    assert (found[KEY], found[f"{source}.default_reward_fn_type"], made.lacking) == (ours, "accuracy_reward", {})
+    assert "boxed" in found[f"{source}.system_prompt"]
+    place = found.get(f"{source}.taskset.workflow_args.environment_class")
+    module, _, of_module = (place or "").partition(":")
+    assert (place is not None) == (ours == "tool_call_workflow")
+    assert place is None or hasattr(importlib.import_module(module), of_module)
+
+
+@pytest.mark.parametrize("name", PLAYED.split())
+def test_a_world_that_is_here_has_tasks_of_its_generator(name):
+    """Of 8 and 10 moves the 8th is the last. A lake on which moves slip is another one."""
+    text = f"""
+buffer:
+  explorer_input:
+    default_workflow_type: {name}
+    taskset: {{path: /d, split: train, workflow_args: {{env_max_steps: 8, agent_max_steps: 10, is_slippery: no}}}}
+    eval_tasksets: [{{name: b, path: /d, format: {{prompt_key: q}}}}]"""
+    made = from_trinity(text)
+    found, source = written(made), "buffer.explorer_input"
+    assert (found[KEY], made.lacking) == ("tool_call_workflow", {})
+    assert found["data_processor.task_pipeline.generator"] == "frozen_lake"
+    assert [key for key in found if key.endswith((".path", "prompt_key", "agent_max_steps"))] == []
+    for of_set, split, moves in (("taskset", "train", 8), ("eval_tasksets.0", "test", 10)):
+        assert found[f"{source}.{of_set}.split"] == split
+        assert found[f"{source}.{of_set}.workflow_args.max_rounds"] == moves
+        assert ":FrozenLake" in found[f"{source}.{of_set}.workflow_args.environment_class"]
+    assert from_trinity(text.replace("is_slippery: no", "is_slippery: yes")).lacking
 
 
 @pytest.mark.parametrize("name", ABSENT.split())

@@ -12,11 +12,11 @@ INPUT = "buffer.explorer_input"
 
 @pytest.mark.parametrize(("estimator", "algorithm", "advantage"), [
     ("gae", "ppo", "ppo"), ("grpo", "grpo", "grpo"), ("reinforce_plus_plus", "reinforceplusplus", "reinforceplusplus"),
-    ("rloo", "rloo", "rloo"), ("remax", "remax", "remax"), ("opo", "opo", None)])
+    ("rloo", "rloo", "rloo"), ("remax", "remax", "remax"), ("opo", "opo", "opo"), ("gpg", "gpg", None)])
 def test_the_estimator_names_the_algorithm(estimator, algorithm, advantage):
     made = from_verl(launch(f"algorithm.adv_estimator={estimator}"))
     assert [made.value("algorithm", key) for key in ("algorithm_type", "advantage_fn")] == [algorithm, advantage]
-    assert any("algorithm.algorithm_type=opo" in line for line in made.chosen) == (advantage is None)
+    assert any("algorithm.algorithm_type=gpg" in line for line in made.chosen) == (estimator == "gpg")
 
 
 @pytest.mark.parametrize(("train", "mini", "n", "batch", "interval", "experiences"), [
@@ -200,6 +200,14 @@ def test_several_passes_are_over_all_that_a_step_generates():
     assert (found["trainer.shuffle_mini_batches"], found["buffer.total_steps"]) == (True, 100)
     whole = values(launch(*given, f"{actor}.ppo_mini_batch_size=256"))
     assert (whole["trainer.ppo_epochs"], whole.get("trainer.ppo_mini_batch_size")) == (4, None)
+
+
+@pytest.mark.parametrize(("loss", "key", "value"), [("kl_cov", "kl_cov_ratio", 2e-3), ("clip_cov", "clip_cov_ub", 7.0)])
+def test_the_entropy_recipe(loss, key, value):
+    policy = "actor_rollout_ref.actor.policy_loss"
+    script = launch("algorithm.adv_estimator=grpo", f"{policy}.loss_mode={loss}", f"{policy}.{key}={value}")
+    found = values(script.replace("verl.trainer.main_ppo", "recipe.entropy.main_entropy"))
+    assert (found["algorithm.policy_loss_fn"], found[f"algorithm.policy_loss_fn_args.{key}"]) == (loss, value)
 
 
 @pytest.mark.parametrize(("estimator", "loss", "expected"), [

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from ouroboros.operators.advantages import group
 from ouroboros.operators.advantages.clipb import Clipb
+from ouroboros.operators.advantages.clipv import Clipv
+from ouroboros.operators.advantages.gpg import Gpg
 from ouroboros.operators.advantages.opo import Opo
 from ouroboros.pipeline.store.errors import DataError
 from tests.factories import advantage_batch, called
@@ -197,6 +199,13 @@ def test_grpo_passk_gives_the_lead_to_the_best():
     assert ask(grpo_passk, [0, 1, 3], [1, 1, 0], [5], norm_adv_by_std_in_grpo=False) == [[0, 0, 2], [0, 0, 0], [0]]
 
 
+def test_gpg_makes_up_for_groups_that_teach_nothing():
+    """Of three groups one teaches: 3 times (1 - 1/2); as the authors' program, whose loss is divided by 1/3."""
+    made = Gpg()(advantage_batch(group_id=list("aabbcc"), reward=[1.0, 0.0, 1.0, 1.0, 0.0, 0.0]))
+    assert made.sort_by("experience_id")["advantage"].to_pylist() == [1.5, -1.5, 0.0, 0.0, 0.0, 0.0]
+    assert Gpg()(advantage_batch(group_id=list("aa"), reward=[1.0, 1.0]))["advantage"].to_pylist() == [0.0, 0.0]
+
+
 def test_opo_weighs_the_baseline_by_length():
     """Rewards 1 0 0 of 1, 1 and 2 action tokens: 1 less 1/4; of equal length dr_grpo; alone the reward itself."""
     masks = [[1], [0, 1], [1, 1], [1], [1]]
@@ -227,3 +236,17 @@ def test_clipb_leaves_out_failures_that_would_lower_the_entropy():
     assert held == [pytest.approx([HALF], abs=1e-5), pytest.approx([-HALF, 0, 0, -HALF], abs=1e-5)]
     better = given.set_column(given.column_names.index("reward"), "reward", [[0.0, 1.0]])
     assert Clipb(mu=1.0)(better)["advantage"].to_pylist()[1] == pytest.approx([HALF, HALF, 0, HALF], abs=1e-5)
+
+
+def test_clipv_leaves_out_the_few_failures_that_lower_the_entropy_most():
+    """p = 1/2 and H = 1 + ln 2, so S = 1/2; D = 0 in the first row, and 0.9, 1, -1 in the second: std 0.807, so with mu
+    1 the first two are beyond, and one of them is left out, or of half of the tokens both."""
+    half, full = math.log(0.5), 1 + math.log(2)
+    given = advantage_batch(group_id=list("aa"), reward=[1.0, 0.0], action_mask=[[1], [1, 1, 1]],
+                            old_logprobs=[[half], [half] * 3], entropies=[[full], [full] * 3],
+                            mean_scores=[[0.5], [1.4, 1.5, -0.5]])
+    found = [Clipv(mu=mu, max_frac=share)(given)["advantage"].to_pylist() for mu, share in (
+        (8.5, 1.0), (1.0, 1e-4), (1.0, 0.5))]
+    assert [rows[1] for rows in found] == [pytest.approx(values, abs=1e-5) for values in (
+        [-HALF, -HALF, -HALF], [-HALF, 0, -HALF], [0, 0, -HALF])]
+    assert found[2][0] == pytest.approx([HALF], abs=1e-5)

@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from ouroboros.operators.aggregation import token_weights
-from ouroboros.operators.losses.preference import Dpo, Kto, Orpo, Simpo
+from ouroboros.operators.losses.cpo import Cpo
+from ouroboros.operators.losses.dpo import Dpo
+from ouroboros.operators.losses.preference import Kto, Orpo, Simpo
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.factories import called
+from tests.golden.messages import refuses
 
 dpo, kto, orpo, simpo = map(called, (Dpo, Kto, Orpo, Simpo))
 
@@ -19,7 +23,8 @@ ROWS = [0, 0, 1, 2, 3, 3, 3, 3]
 def losses(function, **given):
     """(loss of each token, the mean that the learner forms, statistics)"""
     gaps = torch.tensor(GAPS, dtype=torch.float64, requires_grad=True)
-    loss, statistics = function(gaps - 2.0, torch.full_like(gaps, -2.0), torch.tensor(ROWS), **given)
+    more = {"chosen_tokens": torch.ones(8)} if function is dpo else {}
+    loss, statistics = function(gaps - 2.0, torch.full_like(gaps, -2.0), torch.tensor(ROWS), **more | given)
     weights = torch.from_numpy(token_weights("seq-mean-token-mean", [2, 1, 1, 4]))[torch.tensor(ROWS)]
     return loss.tolist(), (loss * weights).sum(), gaps, {name: value.tolist() for name, value in statistics.items()}
 
@@ -56,7 +61,7 @@ def test_kto_takes_an_estimate_of_the_kl_like_a_given_one_and_tells_it():
 def test_robust_is_right_in_the_mean_over_flipped_labels():
     """Of the true margin 3: flipped with chance 1/4, the mean of the loss is that of dpo on true labels."""
     given = {"ref_logprobs": torch.zeros(2, dtype=torch.float64), "rows": torch.tensor([0, 1]), "beta": 1.0,
-             "loss_type": "robust", "label_smoothing": 0.25}
+             "loss_type": "robust", "label_smoothing": 0.25, "chosen_tokens": torch.ones(2)}
     kept, flipped = (dpo(torch.tensor(gaps, dtype=torch.float64), **given)[0][0].item()
                      for gaps in ([3.0, 0.0], [0.0, 3.0]))
     assert 0.75 * kept + 0.25 * flipped == pytest.approx(minus_log_sigmoid(3))
@@ -85,3 +90,60 @@ def test_orpo_adds_the_odds_to_the_likelihood():
     same, columns, _ = without_reference(orpo, [-1.0, -1.0], [0, 1])
     same[0].backward()
     assert columns.grad.sum().item() == pytest.approx(-1)  # of the likelihood; the odds' cancel
+
+
+# c = 0.2, r = -0.1 and c = 0, r = 0.2 by GAPS and beta 0.1; l(x) = -log sigmoid(x)
+MARGINS = ((0.2, -0.1), (0.0, 0.2))
+
+
+@pytest.mark.parametrize(("name", "by_hand"), [
+    ("nca_pair", lambda c, r: minus_log_sigmoid(c) + (minus_log_sigmoid(-c) + minus_log_sigmoid(-r)) / 2),
+    ("bco_pair", lambda c, r: minus_log_sigmoid(c) + minus_log_sigmoid(-r)),
+    ("sppo_hard", lambda c, r: 100 * ((c - 0.5) ** 2 + (r + 0.5) ** 2)),
+    ("apo_zero", lambda c, r: 1 / (1 + math.exp(c)) + 1 / (1 + math.exp(-r))),
+    ("apo_down", lambda c, r: 1 / (1 + math.exp(-c)) + 1 / (1 + math.exp(c - r))),
+])
+def test_losses_of_the_two_responses_of_a_pair(name, by_hand):
+    found = losses(dpo, loss_type=name)[0]
+    assert found == pytest.approx([by_hand(*MARGINS[0])] * 3 + [by_hand(*MARGINS[1])] * 5)
+
+
+def test_aot_compares_what_has_the_same_rank_in_the_batch():
+    """beta 1. Policy, chosen less rejected: -2 + 3 = 1 and -2 + 6 = 4; reference -2 and 6, in the same order. Unpaired:
+    c = 2, 0 and r = -1, 2, so 0 goes with -1 and 2 with 2."""
+    given = {"beta": 1.0}
+    found, mean, gaps, _ = losses(dpo, loss_type="aot", **given)
+    assert found == pytest.approx([minus_log_sigmoid(1 + 2)] * 3 + [minus_log_sigmoid(4 - 6)] * 5)
+    found, mean, gaps, _ = losses(dpo, loss_type="aot_unpaired", **given)
+    assert mean.item() == pytest.approx((minus_log_sigmoid(1) + minus_log_sigmoid(0)) / 2)
+    mean.backward()  # -sigmoid(-1) / 2 and -1/4 for the responses that are compared, each token of them
+    one = 1 / (1 + math.e) / 2
+    assert gaps.grad.tolist() == pytest.approx([-0.25, -0.25, one, -one] + [0.25] * 4)
+
+
+def test_a_list_is_a_weighted_sum_and_the_likelihood_is_over_all_chosen_tokens():
+    """Chosen log-probs -1 -1 and -2, of 3 tokens in 2 pairs: 2 / 1.5 and 2 / 1.5, whose mean is 4 / 3."""
+    found, mean, _, _ = losses(dpo, loss_type=["sigmoid", "sft"], loss_weights=[0.5, 2.0],
+                               chosen_tokens=torch.full((8,), 1.5))
+    assert found[0] == pytest.approx(0.5 * minus_log_sigmoid(0.3) + 2 * 2 / 1.5)
+    assert mean.item() == pytest.approx((minus_log_sigmoid(0.3) + minus_log_sigmoid(-0.2)) / 4 + 2 * 4 / 3)
+
+
+def test_cpo_adds_the_likelihood_to_the_margin():
+    """beta 1: log 2 where both are equally likely; two chosen tokens of -1 over 2 of them."""
+    loss, columns, _ = without_reference(called(Cpo), [-1.0, -1.0, -2.0], [0, 0, 1], beta=1.0, cpo_alpha=0.5,
+                                         chosen_tokens=torch.full((3,), 2.0))
+    assert loss.tolist() == pytest.approx([math.log(2) + 0.5] * 3)
+    loss[0].backward()
+    assert columns.grad.tolist() == pytest.approx([-0.75, -0.75, 0.5])
+
+
+@pytest.mark.parametrize(("wrong", "named"), [
+    ({"loss_type": "sigmiod"}, "loss_type.0"), ({"loss_type": []}, "loss_type"), ({"loss_type": 3}, "loss_type"),
+    ({"loss_type": ["aot", "aot_unpaired"]}, "loss_type"), ({"loss_weights": ["one"]}, "loss_weights.0"),
+    ({"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0]}, "loss_weights"),
+    ({"loss_weights": [math.nan]}, "loss_weights.0"), ({"loss_type": "exo_pair"}, "label_smoothing"),
+    ({"loss_type": "bco_pair", "label_smoothing": 0.1}, "label_smoothing")])
+def test_lists_that_are_no_losses_or_no_weights_are_refused(wrong, named):
+    with refuses(ConfigError, f"algorithm.policy_loss_fn_args.{named}"):
+        Dpo.bind("dpo", wrong, "algorithm.policy_loss_fn_args")

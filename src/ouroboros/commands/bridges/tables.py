@@ -9,7 +9,7 @@ from ouroboros.pipeline.settings.key_tables import Refused, Renamed, renamed, ta
 
 @cache
 def workflows() -> dict[str, dict[str, str]]:
-    """Maps each workflow of tables/trinity_workflows.yaml to its group: `to`, `reward` and `note`, or `instead`."""
+    """Maps each workflow of tables/trinity_workflows.yaml to its group."""
     return {name: group for group in table("trinity_workflows") for name in group["names"].split()}
 
 

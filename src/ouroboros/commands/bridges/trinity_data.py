@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from ouroboros.commands.bridges import tables
+from ouroboros.commands.bridges import tables, trinity_worlds
 from ouroboros.commands.bridges.source import Given
 from ouroboros.commands.bridges.tables import said
 from ouroboros.commands.bridges.translation import Path, Translation, first, places
 from ouroboros.commands.bridges.trinity_values import names_of_rewards
 from ouroboros.commands.bridges.trinity_whole import ITS_DEFAULT
+from ouroboros.commands.bridges.trinity_worlds import REWARD
 from ouroboros.pipeline.settings import guide
 from ouroboros.pipeline.settings.algorithms import WITH_TEACHER, parts
 from ouroboros.pipeline.settings.arguments.experience import UNFIT
@@ -24,9 +25,10 @@ TASKS = {"taskset", "tasksets"}
 INPUTS = ("data_processor", "task_pipeline", "inputs")
 BUFFER = ("buffer", "trainer_input", "experience_buffer")
 EXPLORED = (("buffer", "explorer_input", "taskset"), ("buffer", "explorer_input", "tasksets", 0))
-REWARD = ("buffer", "explorer_input", "default_reward_fn_type")
 DAPO, ON, FACTOR = "math_dapo_reward", "enable_overlong_penalty", "penalty_factor"
+GALLERY, VERIFY = "rm_gallery_reward", "math_verify_reward"
 OF_DAPO = (ON, FACTOR, "max_response_length", "cache_length")
+STEP = 60  # seconds of a trainer step, by which a cool-down in seconds is counted in steps
 DISTILLING = ("on_policy_distill_workflow", "on_policy_distill_math_workflow")
 
 
@@ -109,19 +111,23 @@ def columns(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
 
 
 def replay(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
-    """Leaves out a replay buffer that is on, as a whole: its cool-down is in seconds; False for any other key."""
+    """Writes the cool-down of a replay buffer, seconds there, in trainer steps; False for any other key."""
     if not guide.general(given.key).startswith(f"{REPLAY}."):
         return False
-    section = given.path[:given.path.index("replay_buffer") + 1]
+    section, name = given.path[:given.path.index("replay_buffer") + 1], given.path[-1]
+    seconds = values.get((*section, "reuse_cooldown_time"))
     if values.get((*section, "enable")) is not True:
-        if given.path[-1] == "enable":
+        if name == "enable":
             return False
         made.idle.append((given, "disabled there too: replay_buffer.enable is not true."))
-        return True
-    is_reused = values.get((*section, "reuse_cooldown_time")) is not None
-    made.leave(given, said("reuse" if is_reused else "not_reused"))
-    if is_reused and given.path[-1] == "enable":
-        made.ask("replay", seconds=values[(*section, "reuse_cooldown_time")])
+    elif seconds is None:
+        made.leave(given, said("not_reused"))
+    elif name == "reuse_cooldown_time" and isinstance(seconds, int | float) and seconds >= 0:
+        steps = max(round(seconds / STEP), 1)
+        made.rename(given, given.path, steps, f"{seconds} s there")
+        made.note("reuse", seconds=seconds, steps=steps, step=STEP)
+    else:
+        return False
     return True
 
 
@@ -148,6 +154,8 @@ def unfit_operator(made: Translation, given: Given, stage: Path, values: dict[Pa
 def dapo_reward(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
     """Writes a key of the DAPO reward; False for any other. Right is 1 and wrong -1 there, here 1 and 0."""
     name, of_set = given.path[-1], given.path[:-2]
+    if of_gallery(made, given, values):
+        return True
     if name == REWARD[-1] and given.value == DAPO:
         with_penalty = ["accuracy_reward", "overlong_penalty"]
         made.rename(given, given.path, with_penalty if _is_on(given.path[:-1], values) else "accuracy_reward",
@@ -172,6 +180,21 @@ def dapo_reward(made: Translation, given: Given, values: dict[Path, Any]) -> boo
         made.leave(given, said("not_halved"))
     else:
         made.keep(given)
+    return True
+
+
+def of_gallery(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
+    """Writes the reward of RM-Gallery that compares answers by math-verify; False for any other key."""
+    is_argument = given.path[-2:] == ("reward_fn_args", "reward_name")
+    of_set = given.path[:-2] if is_argument else given.path[:-1]
+    if not is_argument and (given.path[-1], given.value) != (REWARD[-1], GALLERY):
+        return False
+    if _reward(of_set, values) != GALLERY or values.get((*of_set, "reward_fn_args", "reward_name")) != VERIFY:
+        return False
+    if is_argument:
+        made.idle.append((given, "accuracy_reward compares answers by math-verify."))
+    else:
+        made.rename(given, given.path, "accuracy_reward", f"{GALLERY} there, with {VERIFY}")
     return True
 
 
@@ -218,16 +241,18 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
         made.choose((*place, "name"), f"model_{index}", "several models have names")
     if models and not names_of_rewards(values):
         made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
+    trinity_worlds.write(made, groups, models[:1], [of_set for of_set, _ in _with_path(made, "explorer_input")])
     math = sorted(name for name, group in groups.items() if "reward" in group)
     if not math:
         _without_reward(made)
         return
     if REWARD not in made.entries:
         made.choose(REWARD, "accuracy_reward", f"the reward of {math[0]}, without its share for the format")
-    asked = any(path[-1] == "system_prompt" and value for path, value in values.items())
+    asked = any(path[-1] == "system_prompt" and entry.value for path, entry in made.entries.items())
     by_answer = any("accuracy_reward" in str(entry.value) for entry in made.entries.values())
-    made.note("math_workflow", workflows=", ".join(math), form="" if asked else said("form_of_answer"),
-              by_answer=said("by_answer") if by_answer else "")
+    if plain := [name for name in math if "prompt" not in groups[name]]:
+        made.note("math_workflow", workflows=", ".join(plain), form="" if asked else said("form_of_answer"),
+                  by_answer=said("by_answer") if by_answer else "")
 
 
 def _without_reward(made: Translation) -> None:

@@ -63,7 +63,7 @@ def names_of_rewards(values: dict[Path, Any]) -> set[str]:
 def _asks_nobody(name: str) -> bool:
     """Returns whether a workflow or reward function of the original is known, and asks no auxiliary model."""
     group = tables.workflows().get(name, {"loses": "" if name in KNOWN_REWARDS else "judge or teacher"})
-    return group.get("loses") != "judge or teacher"
+    return group.get("loses") != "judge or teacher" and "judge" not in group
 
 
 # sync_style -> the interval that counts with it, and the other side's

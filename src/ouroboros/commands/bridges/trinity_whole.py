@@ -52,6 +52,7 @@ def say_defaults(made: Translation, values: dict[Path, Any], given: set[str]) ->
     if made.value("synchronizer", "sync_style") not in (None, "fixed") and limit and isinstance(limit.value, int):
         made.choose(("synchronizer", "max_staleness"), limit.value, "rollouts that are older are not made")
     made.choose(("trainer", "max_checkpoints_to_keep"), None, f"{ITS_DEFAULT}: all are kept")
+    _whole_run(made, values)
 
 
 def _say_algorithm(made: Translation, values: dict[Path, Any]) -> None:
@@ -128,6 +129,19 @@ def budget(made: Translation) -> None:
         made.note("budget_of_trinity_raised", longest=longest, given=given.value)
     elif not given and longest > SETTINGS["trainer.max_token_len_per_gpu"].default:
         made.choose(TOKENS, 2 * longest, f"{ITS_DEFAULT}: two sequences of the greatest length")
+
+
+def _whole_run(made: Translation, values: dict[Path, Any]) -> None:
+    """Has the trainer's half of an asynchronous pair explore too, where it names the tasks."""
+    has_tasks = any(path[-1] == "path" and path[:2] == ("buffer", "explorer_input") for path in made.entries)
+    is_half = values.get(("mode",)) == "train" and not stages_of(values) and facts(values.get(KIND)).on_rollouts
+    if not (is_half and has_tasks):
+        return
+    made.entries[("mode",)] = Entry("both", "train there")
+    made.note("half_of_trainer")
+    rows, times = made.value("buffer", "train_batch_size"), made.value("algorithm", "repeat_times")
+    if isinstance(rows, int) and isinstance(times, int) and times > 0 and rows % times == 0:
+        made.choose(("buffer", "batch_size"), rows // times, "tasks of a train batch")
 
 
 # ----------------------------------------------------------------------------------------------------------------- GPUs
@@ -239,7 +253,8 @@ def complete_stages(made: Translation, values: dict[Path, Any]) -> None:
         made.note("repeat_times")
     if not names and mode == "bench" and values.get(("model", "external_model", "enable")) is not True:
         made.ask("bench")
-    if not names and (mode == "explore" or (mode == "train" and facts(kind).on_rollouts)):
+    if not names and made.value("mode") == mode and (
+            mode == "explore" or (mode == "train" and facts(kind).on_rollouts)):
         made.note("half", mode=mode, alone=said(f"{mode}_alone"))
 
 

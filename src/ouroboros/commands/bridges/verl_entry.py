@@ -7,7 +7,7 @@ from itertools import pairwise
 from ouroboros.pipeline.store.errors import ConfigError
 
 RL, SFT, OTHER = "rl", "sft", "other"
-TRAINER = re.compile(r"(async_)?main_ppo(_sync)?|main_dapo|fully_async_main")
+TRAINER = re.compile(r"(async_)?main_ppo(_sync)?|main_dapo|main_entropy|fully_async_main")
 MODULE = re.compile(r"[\w.$~{}:/-]+")
 OURS = ("verl", "recipe")  # packages whose settings are veRL's
 READ = ("verl.trainer.main_ppo and what is built on it (recipe.dapo.main_dapo ...), verl.trainer.fsdp_sft_trainer and "
