@@ -3,8 +3,8 @@
     python -m benchmarks.quick [--against DIR]
 
 User and system time of each command and of the processes that it starts, the second of two runs: the first compiles
-modules and keeps what the next finds again (pipeline/store/kept.py). Of `debug workflow` seven seconds are the import of
-vLLM, whose parsers read tool calls. --against: a checkout of another version, measured in turn with this one, with the
+modules and keeps what the next finds again (pipeline/store/kept.py). Of `debug workflow` seven seconds import vLLM,
+whose parsers read tool calls. --against: a checkout of another version, measured in turn with this one, with the
 ratio; what it cannot run is left out. Commands run in an empty directory; `sql` and `view` read a made run of 240
 rollouts, `init` a random model of 0.2M parameters and 300 rows.
 """

@@ -33,6 +33,8 @@ HEADER = "# Written by ouroboros.train from the source of a function. Edit the f
 FUTURE = "from __future__ import annotations\n"
 FUTURE_FLAG = 0x1000000  # of code under it (CO_FUTURE_ANNOTATIONS)
 PLAIN = (bool, int, str, bytes, type(None))
+SECRET_NAME = re.compile(r"(secret|password|api_?key)$", re.I)  # whatever the value; EOS_TOKEN and ANSWER_KEY are
+SECRET_VALUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.+/=:'-]{16,}")  # not secret unless they hold such a text
 CHANGING = {*dir(list), *dir(dict), *dir(set)} - {*dir(tuple), *dir(frozenset), *dir(MappingProxyType)}
 
 
@@ -96,9 +98,10 @@ class _Module:
             self._function(name, value)
         elif isinstance(value, ModuleType):
             _refuse(self.key, f"{user} uses the module {value.__name__}, which stages cannot import")
-        elif names_secret(name) and isinstance(value, str | bytes):
-            _refuse(self.key, f"{user} uses {name}, a secret by its name; read os.environ inside the function, or "
-                              "rename what is none")
+        elif names_secret(name) and isinstance(value, str | bytes) and (SECRET_NAME.search(name)
+                                                                        or SECRET_VALUE.fullmatch(str(value))):
+            _refuse(self.key, f"{user} uses {name}, a secret by its name and value; read os.environ inside the "
+                              "function, or rename what is none")
         else:
             self.constants.append(f"{name} = {self._literal(value, f'{user} uses {name}')}")
 
