@@ -1,46 +1,64 @@
-"""How long the steps of a stage will take, by those of earlier stages on this machine with the same model.
+"""How long the steps of a stage will take, by earlier stages on this machine with the same model, else by a table.
 
 A step is counted by its rows: seconds and tokens of a row are the means of the last steps of the newest such stage.
 Evaluations, and what engine and trainer need to start, come on top.
 """
 
+import os
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ouroboros.pipeline.check.workload import counted, workload
-from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.check.workload import workload
 from ouroboros.pipeline.job.progress import duration, thousands
 from ouroboros.pipeline.plan.identity import Stage
-from ouroboros.pipeline.plan.plan import Plan
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store import files, tables
 
 LAST = 50  # steps of the earlier stage; the first of all compiles, and is left out
+# operations a second in training and in sampling, of which a token takes 6 and 2 times the parameters: of a GPU as
+# measured on one H200 with 0.5 billion parameters, of a thread of a CPU with 135 million
+GPU, THREAD = (2.5e14, 3e13), (2e10, 1e10)
 
 
 class Expected(NamedTuple):
-    """seconds, tokens: of all optimizer steps of a stage. source: the directory name of the earlier stage."""
+    """seconds, tokens: of all optimizer steps of a stage. source: the directory name of the earlier stage; None: a
+    table, by which both are upper bounds."""
 
     seconds: float
     tokens: float
-    source: str
+    source: str | None
 
 
-def expected(stage: Stage, config: Config) -> Expected | None:
-    """Returns what the steps of a stage will take; None where no stage of its kind has run here with its model.
+def expected(stage: Stage, config: Config, parameters: int | None = None) -> Expected | None:
+    """Returns what the steps of a stage will take; None where their number is unknown, or pace and parameters are.
 
-    config: its settings, with the steps that are known."""
+    config: its settings, with the steps that are known. parameters: of its model."""
     work = workload(config)
     if not (config.kind.trains and work.trainer_steps):
         return None
-    for path in sorted(Path(stage.root, "store").glob("*/stage.json"), key=lambda one: -one.stat().st_mtime_ns):
+    rows = work.trainer_steps * work.trained
+    if known := pace(stage.root, stage.kind, _base(stage.inputs)):
+        return Expected(rows * known.seconds, rows * known.tokens, known.source)
+    if parameters is None:
+        return None
+    (trains, samples), several = (GPU, stage.gpus) if stage.gpus else (THREAD, os.cpu_count() or 1)
+    tokens = rows * work.longest
+    operations = 6 / trains + (2 / samples if config.kind.explores else 0)
+    return Expected(tokens * parameters * operations / several, tokens, None)
+
+
+@cache
+def pace(root: str, kind: str, base: str | None) -> Expected | None:
+    """Returns what a row took in the newest stage of a kind on a model; kept for the other points of a sweep."""
+    for path in sorted(Path(root, "store").glob("*/stage.json"), key=lambda one: -one.stat().st_mtime_ns):
         steps = [one for one in tables.steps_present(path.parent, "steps") if one > 1][-LAST:]
         spec = files.read_json(path) if steps else {}
-        if steps and spec["kind"] == stage.kind and _base(spec["inputs"]) == _base(stage.inputs):
+        if steps and spec["kind"] == kind and _base(spec["inputs"]) == base:
             made = list(tables.read_steps(path.parent, "steps", steps))
-            rows = work.trainer_steps * work.trained / sum(one.trained_rows for one in made)
-            return Expected(rows * sum(one.seconds for one in made), rows * sum(one.trained_tokens for one in made),
+            rows = sum(one.trained_rows for one in made)
+            return Expected(sum(one.seconds for one in made) / rows, sum(one.trained_tokens for one in made) / rows,
                             path.parent.name)
     return None
 
@@ -57,25 +75,20 @@ def described(config: Config, found: Expected | None) -> list[tuple[str, str]]:
     work = workload(config)
     if not (config.kind.trains and work.trainer_steps):
         return []
-    if found:
+    if found and found.source:
         return [("time", f"about {duration(found.seconds)} for about {thousands(found.tokens)} trained tokens, at the "
                          f"pace of {found.source}; starting and evaluating come on top")]
-    return [("time", f"not known: no stage of this kind has run here with this model; at most "
-                     f"{thousands(work.trainer_steps * work.trained * work.longest)} trained tokens")]
-
-
-def of_plan(plan: Plan) -> Iterator[tuple[Stage, str, Expected | None]]:
-    """Yields the incomplete stages of a plan that train: the stage, its tokens and time in a sentence, and expected."""
-    settings = counted(Recipe.of(plan.config))
-    for stage in plan.stages:
-        if stage.name in settings and not files.is_complete(stage.directory):
-            found = expected(stage, settings[stage.name])
-            for _, words in described(settings[stage.name], found):
-                yield stage, words, found
+    tokens = f"at most {thousands(work.trainer_steps * work.trained * work.longest)} trained tokens"
+    if found:
+        return [("time", f"at most about {duration(found.seconds)} for {tokens}, by the operations that a token takes: "
+                         "no stage of this kind has run here with this model; starting and evaluating come on top")]
+    return [("time", f"not known: no stage of this kind has run here with this model; {tokens}")]
 
 
 def compared(before: Iterable[tuple[Stage, str, Expected | None]]) -> Iterator[str]:
-    """Yields what each stage that is complete now took, and what was expected. before: of `of_plan`."""
+    """Yields what each stage that is complete now took, and what was expected.
+
+    before: stage, sentence, `Expected` each."""
     for stage, _, found in before:
         if found and files.is_complete(stage.directory):
             took = files.read_json(Path(stage.directory) / files.MANIFEST)["seconds"]

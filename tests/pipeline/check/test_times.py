@@ -10,6 +10,11 @@ from tests.fake_run import FakeRun
 from tests.pipeline.check.test_workload import stage
 
 
+@pytest.fixture(autouse=True)
+def _fresh():
+    times.pace.cache_clear()
+
+
 @pytest.fixture
 def planned(tmp_path):
     """A stage rft of a run whose earlier one, in the same store, has 4 steps of 8 rows, 9,000 tokens and 0.45 s."""
@@ -31,6 +36,20 @@ def test_a_row_takes_what_it_took_before(planned):
 @pytest.mark.parametrize("other", [{"kind": "offline"}, {"inputs": {"model": "/another/model"}}])
 def test_another_kind_or_model_says_nothing(planned, other):
     assert times.expected(SimpleNamespace(**vars(planned) | other), stage("rft")) is None
+
+
+def test_where_nothing_has_run_a_table_bounds_it(planned, monkeypatch):
+    """50 steps of 512 rows of 1,280 tokens; a token of 1,000 parameters takes 6,000 operations of training at 2e10 a
+    second, and 2,000 of sampling at 1e10: 5e-7 s, half of it on two threads."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    config = stage("rft", buffer__total_steps=50)
+    other = SimpleNamespace(**vars(planned) | {"kind": "offline", "gpus": 0})
+    found = times.expected(other, config, 1000)
+    assert found.tokens == 50 * 512 * config.model.longest
+    assert found.seconds == pytest.approx(found.tokens * 2.5e-7)
+    assert found.source is None
+    on_gpus = times.expected(SimpleNamespace(**vars(other) | {"gpus": 2}), config, 1000)
+    assert on_gpus.seconds == pytest.approx(found.tokens * 1000 * (6 / 2.5e14 + 2 / 3e13) / 2)
 
 
 def test_what_it_took_is_compared(planned):
