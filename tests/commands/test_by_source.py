@@ -192,6 +192,11 @@ def test_what_a_module_cannot_hold_is_refused_by_its_name(cell, pick, words):
     assert not Path("train_functions").exists()
 
 
+def test_a_class_in_annotations_alone_needs_no_definition(cell):
+    text = "class Held: pass\nPARTS = range(3)\ndef sized(response, answer: Held) -> Held: return float(len(PARTS))\n"
+    assert loaded(name_of(defined(text, "from __future__ import annotations\n")["sized"], "reward"))("", "") == 3.0
+
+
 @pytest.mark.parametrize(("name", "value", "is_refused"), [
     ("EOS_TOKEN", "<|im_end|>", False), ("ANSWER_KEY", "final answer", False), ("START_TOKEN", "<think>", False),
     ("HF_TOKEN", "hf_aB3dE5gH7jK9mN1pQ", True), ("DB_PASSWORD", "letters", True), ("api_key", b"k", True)])
