@@ -5,6 +5,7 @@ Evaluations, and what engine and trainer need to start, come on top.
 """
 
 import os
+import platform
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -18,13 +19,13 @@ from ouroboros.pipeline.store import files, tables
 
 LAST = 50  # steps of the earlier stage; the first of all compiles, and is left out
 # operations a second in training and in sampling, of which a token takes 6 and 2 times the parameters: of a GPU as
-# measured on one H200 with 0.5 billion parameters, of a thread of a CPU with 135 million
-GPU, THREAD = (2.5e14, 3e13), (2e10, 1e10)
+# measured on one H200 with 0.5 billion parameters, and of a thread of a CPU; what a step takes besides, seconds
+GPU, THREAD, BESIDES = (2.5e14, 3e13), (2e10, 1e10), 1.0
 
 
 class Expected(NamedTuple):
     """seconds, tokens: of all optimizer steps of a stage. source: the directory name of the earlier stage; None: a
-    table, by which both are upper bounds."""
+    table, with the most tokens."""
 
     seconds: float
     tokens: float
@@ -46,13 +47,14 @@ def expected(stage: Stage, config: Config, parameters: int | None = None) -> Exp
     (trains, samples), several = (GPU, stage.gpus) if stage.gpus else (THREAD, os.cpu_count() or 1)
     tokens = rows * work.longest
     operations = 6 / trains + (2 / samples if config.kind.explores else 0)
-    return Expected(tokens * parameters * operations / several, tokens, None)
+    return Expected(tokens * parameters * operations / several + work.trainer_steps * BESIDES, tokens, None)
 
 
 @cache
 def pace(root: str, kind: str, base: str | None) -> Expected | None:
     """Returns what a row took in the newest stage of a kind on a model; kept for the other points of a sweep."""
-    for path in sorted(Path(root, "store").glob("*/stage.json"), key=lambda one: -one.stat().st_mtime_ns):
+    there = (one for place in (Path(root), probed(root)) for one in place.glob("store/*/stage.json"))
+    for path in sorted(there, key=lambda one: -one.stat().st_mtime_ns):
         steps = [one for one in tables.steps_present(path.parent, "steps") if one > 1][-LAST:]
         spec = files.read_json(path) if steps else {}
         if steps and spec["kind"] == kind and _base(spec["inputs"]) == base:
@@ -63,11 +65,17 @@ def pace(root: str, kind: str, base: str | None) -> Expected | None:
     return None
 
 
+def probed(root: str) -> Path:
+    """Returns where probes of this host are (commands/run/probe.py)."""
+    return Path(root, "probe", platform.node())
+
+
 def _base(inputs: dict[str, str]) -> str | None:
-    """Returns the directory of the model that the first stage on the way to these inputs began with."""
+    """Returns the directory of the model that the first stage on the way to these inputs began with; of one that a
+    stage made its name, which is the same in every store."""
     model = inputs.get("model")
     spec = Path(model or "", "stage.json")
-    return (_base(files.read_json(spec)["inputs"]) or model) if model and spec.exists() else model
+    return (_base(files.read_json(spec)["inputs"]) or spec.parent.name) if model and spec.exists() else model
 
 
 def described(config: Config, found: Expected | None) -> list[tuple[str, str]]:
@@ -80,8 +88,9 @@ def described(config: Config, found: Expected | None) -> list[tuple[str, str]]:
                          f"pace of {found.source}; starting and evaluating come on top")]
     tokens = f"at most {thousands(work.trainer_steps * work.trained * work.longest)} trained tokens"
     if found:
-        return [("time", f"at most about {duration(found.seconds)} for {tokens}, by the operations that a token takes: "
-                         "no stage of this kind has run here with this model; starting and evaluating come on top")]
+        return [("time", f"roughly {duration(found.seconds)} for {tokens}, by the operations that a token takes: no "
+                         "stage of this kind has run here with this model (--probe measures it); starting and "
+                         "evaluating come on top")]
     return [("time", f"not known: no stage of this kind has run here with this model; {tokens}")]
 
 

@@ -1,5 +1,6 @@
 """Expected times by hand, from the steps of an earlier stage."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -38,18 +39,26 @@ def test_another_kind_or_model_says_nothing(planned, other):
     assert times.expected(SimpleNamespace(**vars(planned) | other), stage("rft")) is None
 
 
-def test_where_nothing_has_run_a_table_bounds_it(planned, monkeypatch):
+def test_a_probe_of_this_host_counts(planned):
+    (place := times.probed(planned.root)).parent.mkdir()
+    (Path(planned.root) / "store").rename(place.parent / "store")
+    place.mkdir()
+    (place.parent / "store").rename(place / "store")
+    assert times.expected(planned, stage("rft", buffer__total_steps=50)).seconds == pytest.approx(1440.0)
+
+
+def test_where_nothing_has_run_a_table_tells_it(planned, monkeypatch):
     """50 steps of 512 rows of 1,280 tokens; a token of 1,000 parameters takes 6,000 operations of training at 2e10 a
-    second, and 2,000 of sampling at 1e10: 5e-7 s, half of it on two threads."""
+    second, and 2,000 of sampling at 1e10: 5e-7 s, half of it on two threads; a step takes 1 s besides."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     config = stage("rft", buffer__total_steps=50)
     other = SimpleNamespace(**vars(planned) | {"kind": "offline", "gpus": 0})
     found = times.expected(other, config, 1000)
     assert found.tokens == 50 * 512 * config.model.longest
-    assert found.seconds == pytest.approx(found.tokens * 2.5e-7)
+    assert found.seconds == pytest.approx(found.tokens * 2.5e-7 + 50)
     assert found.source is None
     on_gpus = times.expected(SimpleNamespace(**vars(other) | {"gpus": 2}), config, 1000)
-    assert on_gpus.seconds == pytest.approx(found.tokens * 1000 * (6 / 2.5e14 + 2 / 3e13) / 2)
+    assert on_gpus.seconds == pytest.approx(found.tokens * 1000 * (6 / 2.5e14 + 2 / 3e13) / 2 + 50)
 
 
 def test_what_it_took_is_compared(planned):
