@@ -235,7 +235,7 @@ def _stage(report: Report, recipe: Recipe, name: str, config: Config, gpus: Gpus
     planned = next((one for one in report.plan.stages if one.name == name), None) if report.plan else None
     if planned and made is not None:
         size = sizes and sizes.of(start)
-        found = times.expected(planned, config, size and size.parameters)
+        found = times.expected(planned, config, size and size.parameters, report.plan.stages)
         facts += (said := times.described(config, found))
         report.expected += [(planned, words, found) for _, words in said]
     report.facts.append((name, facts))

@@ -32,15 +32,16 @@ class Expected(NamedTuple):
     source: str | None
 
 
-def expected(stage: Stage, config: Config, parameters: int | None = None) -> Expected | None:
+def expected(stage: Stage, config: Config, parameters: int | None = None, planned: Iterable[Stage] = ()
+             ) -> Expected | None:
     """Returns what the steps of a stage will take; None where their number is unknown, or pace and parameters are.
 
-    config: its settings, with the steps that are known. parameters: of its model."""
+    config: its settings, with the steps that are known. parameters: of its model. planned: all stages of its plan."""
     work = workload(config)
     if not (config.kind.trains and work.trainer_steps):
         return None
     rows = work.trainer_steps * work.trained
-    if known := pace(stage.root, stage.kind, _base(stage.inputs)):
+    if known := pace(stage.root, stage.kind, _base(stage.inputs, {one.directory: one.inputs for one in planned})):
         return Expected(rows * known.seconds, rows * known.tokens, known.source)
     if parameters is None:
         return None
@@ -57,7 +58,7 @@ def pace(root: str, kind: str, base: str | None) -> Expected | None:
     for path in sorted(there, key=lambda one: -one.stat().st_mtime_ns):
         steps = [one for one in tables.steps_present(path.parent, "steps") if one > 1][-LAST:]
         spec = files.read_json(path) if steps else {}
-        if steps and spec["kind"] == kind and _base(spec["inputs"]) == base:
+        if steps and spec["kind"] == kind and _base(spec["inputs"], {}) == base:
             made = list(tables.read_steps(path.parent, "steps", steps))
             rows = sum(one.trained_rows for one in made)
             return Expected(sum(one.seconds for one in made) / rows, sum(one.trained_tokens for one in made) / rows,
@@ -70,12 +71,14 @@ def probed(root: str) -> Path:
     return Path(root, "probe", platform.node())
 
 
-def _base(inputs: dict[str, str]) -> str | None:
+def _base(inputs: dict[str, str], planned: dict[str, dict[str, str]]) -> str | None:
     """Returns the directory of the model that the first stage on the way to these inputs began with; of one that a
-    stage made its name, which is the same in every store."""
+    stage made its name, which is the same in every store. planned: inputs of stages that may not be there, by place."""
     model = inputs.get("model")
     spec = Path(model or "", "stage.json")
-    return (_base(files.read_json(spec)["inputs"]) or spec.parent.name) if model and spec.exists() else model
+    if not model or not (model in planned or spec.exists()):
+        return model
+    return _base(planned[model] if model in planned else files.read_json(spec)["inputs"], planned) or Path(model).name
 
 
 def described(config: Config, found: Expected | None) -> list[tuple[str, str]]:
@@ -100,5 +103,8 @@ def compared(before: Iterable[tuple[Stage, str, Expected | None]]) -> Iterator[s
     before: stage, sentence, `Expected` each."""
     for stage, _, found in before:
         if found and files.is_complete(stage.directory):
-            took = files.read_json(Path(stage.directory) / files.MANIFEST)["seconds"]
-            yield f"{stage.name}: took {duration(took)}; its steps were expected to take {duration(found.seconds)}"
+            place = Path(stage.directory)
+            steps = tables.read_steps(place, "steps", tables.steps_present(place, "steps"))
+            took = duration(sum(one.seconds for one in steps))
+            whole = duration(files.read_json(place / files.MANIFEST)["seconds"])
+            yield f"{stage.name}: its steps took {took}, expected were {duration(found.seconds)}; {whole} with all else"

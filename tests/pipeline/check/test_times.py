@@ -8,6 +8,7 @@ import pytest
 from ouroboros.pipeline.check import times
 from ouroboros.pipeline.store import files
 from tests.fake_run import FakeRun
+from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage
 
 
@@ -39,6 +40,17 @@ def test_another_kind_or_model_says_nothing(planned, other):
     assert times.expected(SimpleNamespace(**vars(planned) | other), stage("rft")) is None
 
 
+def test_the_model_of_a_stage_that_is_not_there_is_that_of_its_plan(planned):
+    """The earlier one began with the model that the stage `model` makes; here a new warmup comes before."""
+    model = next(one for one in Path(planned.root, "store").glob("model-*"))
+    made = SimpleNamespace(directory=f"/elsewhere/{model.name}", inputs={})
+    warmup = SimpleNamespace(directory="/elsewhere/sft-new", inputs={"model": made.directory})
+    rft = SimpleNamespace(**vars(planned) | {"inputs": {"model": warmup.directory}})
+    assert times.expected(rft, stage("rft", buffer__total_steps=50)) is None
+    found = times.expected(rft, stage("rft", buffer__total_steps=50), None, [made, warmup, rft])
+    assert found.seconds == pytest.approx(1440.0)
+
+
 def test_a_probe_of_this_host_counts(planned):
     (place := times.probed(planned.root)).parent.mkdir()
     (Path(planned.root) / "store").rename(place.parent / "store")
@@ -65,4 +77,7 @@ def test_what_it_took_is_compared(planned):
     found = times.expected(planned, stage("rft"))
     assert list(times.compared([(planned, "", found)])) == []
     files.write_json(planned.directory / files.MANIFEST, {"seconds": 90.0})
-    assert len(list(times.compared([(planned, "", found), (planned, "", None)]))) == 1
+    tables = planned.directory / "steps"
+    tables.symlink_to(next(Path(planned.root, "store").glob("rft-*/steps")))
+    (line,) = times.compared([(planned, "", found), (planned, "", None)])
+    wording(line, "1.8 s", "3:36:00", "1:30")
