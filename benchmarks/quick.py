@@ -3,8 +3,9 @@
     python -m benchmarks.quick [--against DIR]
 
 User and system time of each command and of the processes that it starts, the second of two runs: the first compiles
-modules and keeps what the next finds again (pipeline/store/kept.py). --against: a checkout of another version, measured
-in turn with this one, with the ratio. Commands run in an empty directory; `sql` and `view` read a made run of 240
+modules and keeps what the next finds again (pipeline/store/kept.py). Of `debug workflow` seven seconds import vLLM,
+whose parsers read tool calls. --against: a checkout of another version, measured in turn with this one, with the
+ratio; what it cannot run is left out. Commands run in an empty directory; `sql` and `view` read a made run of 240
 rollouts, `init` a random model of 0.2M parameters and 300 rows.
 """
 
@@ -37,15 +38,16 @@ COMMANDS = {
 }
 
 
-def seconds(home: Path, directory: Path, *words: str) -> float:
-    """Returns the processor seconds of `python WORDS` of a checkout and of its children, in a directory."""
+def seconds(home: Path, directory: Path, *words: str) -> float | None:
+    """Returns the processor seconds of `python WORDS` of a checkout and of its children; None where it fails."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environment = kept | {"PYTHONPATH": str(home / "src")}
+    environment = kept | {"PYTHONPATH": str(src if (src := home / "src").exists() else home)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *words], cwd=directory, env=environment, check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = subprocess.run([sys.executable, *words], cwd=directory, env=environment, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return taken if done.returncode == 0 else None
 
 
 def rows(homes: list[Path], directory: Path) -> list[tuple]:
@@ -59,7 +61,7 @@ def rows(homes: list[Path], directory: Path) -> list[tuple]:
     for name, (words, goal) in COMMANDS.items():
         times = [[seconds(home, directory, "-m", "ouroboros", *(word.format(f"-{turn}-{at}") for word in words))
                   for at, home in enumerate(homes)] for turn in range(2)][-1]
-        found.append((name, *times, goal, times[0] / times[-1] if len(homes) > 1 else None))
+        found.append((name, *times, goal, times[0] / times[-1] if len(homes) > 1 and all(times) else None))
     return found
 
 

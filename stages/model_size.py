@@ -49,8 +49,8 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
 def _state(question: str) -> str:
     """Returns a question with the names, sizes and times of the model's files."""
     named = json.loads(question)[0]
-    read = sorted(Path(named).iterdir()) if isinstance(named, str) and Path(named).is_dir() else []
-    return f"{question} {kept.stamps(filter(Path.exists, read))}"
+    read = sorted(Path(named).resolve().iterdir()) if isinstance(named, str) and Path(named).is_dir() else []
+    return f"{json.loads(question)[bool(read):]} {kept.stamps(filter(Path.exists, read))}"
 
 
 def _size(question: str, found: dict[str, Any]) -> dict[str, Any] | None:

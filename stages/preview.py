@@ -61,7 +61,8 @@ class Preview:
 
     def _tokenizer(self):
         import_transformers_light()
-        import torch  # noqa: F401  # of CUDA it maps more than what the template may ask for below
+        if self.limits.trust_remote_code:  # of CUDA it maps more than what the template may ask for below
+            import torch  # noqa: F401
 
         from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer
 

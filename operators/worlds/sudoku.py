@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 from collections.abc import Iterator
+from functools import cache
 
 from ouroboros.operators.worlds.rows import Game, call, games
 from ouroboros.pipeline.settings.arguments.worlds import Sudoku as Arguments
@@ -47,9 +48,10 @@ def _size(grid: Grid) -> int:
     return round(len(grid) ** 0.5)
 
 
-def _peers(size: int, at: int) -> set[int]:
+@cache
+def _peers(size: int, at: int) -> frozenset[int]:
     """All cells that `sharing` names."""
-    return set().union(*sharing(size, at).values())
+    return frozenset().union(*sharing(size, at).values())
 
 
 def seen(grid: Grid, at: int) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from typing import Any
 
 from ouroboros.pipeline.check.memory import (
@@ -54,7 +55,7 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
             teacher_problem(taught, size, config, element, gpus.gib) if taught else None]
     found["problems"].append(tiles_problem(size, config))
     taken, trained = disk(config, size, element), adapter_words(size, config)
-    facts += [*([("LoRA", trained)] if trained else []), *(described(size, config, gpus) if gpus.any else []),
+    facts += [*([("LoRA", trained)] if trained else []), *described(size, config, gpus),
               *([("its teacher", teacher_words(taught, config, element))] if taught else []), ("disk", taken.words())]
     return found, taken
 
@@ -206,8 +207,8 @@ def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) ->
 def gpu_words(config: Config, gpus: Gpus) -> str:
     """Formats the number of GPUs a stage uses out of the total."""
     if not gpus.any:
-        return (f"none is declared (cluster.gpu_per_node) or visible: a CPU run on {os.cpu_count()} threads, whose "
-                "memory is not estimated; jobs of SLURM would ask for no GPU")
+        return (f"none is declared (cluster.gpu_per_node) or visible: a CPU run on {os.cpu_count()} threads; jobs of "
+                "SLURM would ask for no GPU")
     needed, ranks = held_gpus(config.kind, config), config.trainer.ranks
     of = "" if gpus.count is None else f" of {gpus.count}"
     if config.kind.only_rewards:
@@ -236,7 +237,10 @@ def described(size: Size, config: Config, gpus: Gpus) -> list[tuple[str, str]]:
     config, element, lines = resolved(size, config, gpus), element_bytes(config, gpus), []
     if config.kind.trains:
         found, limit = training(size, config, element), f" of {gpus.gib:g}" if gpus.gib else ""
-        lines.append(("memory", f"trainer about {found.peak / GIB:.1f} GiB{limit} a GPU ({_parts(found)})"))
+        if not gpus.any:  # what nothing is written to takes no host memory
+            found = replace(found, bucket=min(found.bucket, element * size.trained))
+        where = f"{limit} a GPU" if gpus.any else " of host memory a rank"
+        lines.append(("memory", f"trainer about {found.peak / GIB:.1f} GiB{where} ({_parts(found)})"))
     if config.kind.engine and gpus.gib:
         lines.append(("" if lines else "memory", _engine_words(rollout(size, config, element, gpus.gib), config)))
     return lines

@@ -6,6 +6,7 @@ their own. It imports neither torch nor operators.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ouroboros.pipeline.check import (
@@ -112,6 +113,7 @@ def forget() -> None:
     since files and code may have changed."""
     samples.answered.cache_clear()
     call_once.cache_clear()
+    times.pace.cache_clear()
 
 
 def judged_plan(config: Config, on_warning: Callable[[str], None] | None = None, update_hub: bool = False,
@@ -124,7 +126,7 @@ def judged_plan(config: Config, on_warning: Callable[[str], None] | None = None,
         (on_warning or warn)(line)
     if report.problems:
         raise ConfigError.of("the run would not go through (`ouro config check` says more):", report.problems)
-    return report.plan
+    return replace(report.plan, expected=tuple(report.expected))
 
 
 def check(config: Config, elsewhere=False, data: bool | None = False, code=False, call: bool | None = False, ask=True,
@@ -231,7 +233,11 @@ def _stage(report: Report, recipe: Recipe, name: str, config: Config, gpus: Gpus
     start, teacher = recipe.models[name], recipe.teacher(name)
     made, plain, facts = _made(report.plan, name), plain_config(start), workload.described(config)
     planned = next((one for one in report.plan.stages if one.name == name), None) if report.plan else None
-    facts += times.described(config, times.expected(planned, config)) if planned and made is not None else []
+    if planned and made is not None:
+        size = sizes and sizes.of(start)
+        found = times.expected(planned, config, size and size.parameters, report.plan.stages)
+        facts += (said := times.described(config, found))
+        report.expected += [(planned, words, found) for _, words in said]
     report.facts.append((name, facts))
     judged = Report("") if made is None else report  # a complete stage has no problems
     fitting, taken = fit.of_stage(config, gpus, start, teacher, sizes)

@@ -19,7 +19,8 @@ Facts = list[tuple[str, str]]  # (word, sentence)
 class Report:
     """problems: must be fixed first. warnings: possibly unintended. unjudged: not on this machine.
 
-    facts: (heading, facts below it). plan: the run's stages; None when a problem prevents planning.
+    facts: (heading, facts below it). plan: the run's stages; None when a problem prevents planning. expected: of each
+    stage that trains and is not complete its time in a sentence, and as an `Expected` of times.py.
     """
 
     run: str
@@ -28,6 +29,7 @@ class Report:
     unjudged: list[Problem] = field(default_factory=list)
     facts: list[tuple[str, Facts]] = field(default_factory=list)
     plan: Plan | None = None
+    expected: list[tuple] = field(default_factory=list)
 
     def add(self, stage: str, found: list[Problem | str | None], to: str = "problems") -> None:
         """Adds the findings of one stage, without repeating those that another stage added.

@@ -1,57 +1,87 @@
-"""How long the steps of a stage will take, by those of earlier stages on this machine with the same model.
+"""How long the steps of a stage will take, by earlier stages on this machine with the same model, else by a table.
 
 A step is counted by its rows: seconds and tokens of a row are the means of the last steps of the newest such stage.
 Evaluations, and what engine and trainer need to start, come on top.
 """
 
 import contextlib
+import os
+import platform
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ouroboros.pipeline.check.workload import counted, workload
-from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.check.workload import workload
 from ouroboros.pipeline.job.progress import duration, thousands
 from ouroboros.pipeline.plan.identity import Stage
-from ouroboros.pipeline.plan.plan import Plan
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.errors import OuroError
 
 LAST = 50  # steps of the earlier stage; the first of all compiles, and is left out
+# operations a second in training and in sampling, of which a token takes 6 and 2 times the parameters: of a GPU as
+# measured on one H200 with 0.5 billion parameters, and of a thread of a CPU; what a step takes besides, seconds
+GPU, THREAD, BESIDES = (2.5e14, 3e13), (2e10, 1e10), 1.0
 
 
 class Expected(NamedTuple):
-    """seconds, tokens: of all optimizer steps of a stage. source: the directory name of the earlier stage."""
+    """seconds, tokens: of all optimizer steps of a stage. source: the directory name of the earlier stage; None: a
+    table, with the most tokens."""
 
     seconds: float
     tokens: float
-    source: str
+    source: str | None
 
 
-def expected(stage: Stage, config: Config) -> Expected | None:
-    """Returns what the steps of a stage will take; None where no stage of its kind has run here with its model.
+def expected(stage: Stage, config: Config, parameters: int | None = None, planned: Iterable[Stage] = ()
+             ) -> Expected | None:
+    """Returns what the steps of a stage will take; None where their number is unknown, or pace and parameters are.
 
-    config: its settings, with the steps that are known."""
+    config: its settings, with the steps that are known. parameters: of its model. planned: all stages of its plan."""
     work = workload(config)
     if not (config.kind.trains and work.trainer_steps):
         return None
-    for path in sorted(Path(stage.root, "store").glob("*/stage.json"), key=lambda one: -one.stat().st_mtime_ns):
+    rows = work.trainer_steps * work.trained
+    if known := pace(stage.root, stage.kind, _base(stage.inputs, {one.directory: one.inputs for one in planned})):
+        return Expected(rows * known.seconds, rows * known.tokens, known.source)
+    if parameters is None:
+        return None
+    (trains, samples), several = (GPU, stage.gpus) if stage.gpus else (THREAD, os.cpu_count() or 1)
+    tokens = rows * work.longest
+    operations = 6 / trains + (2 / samples if config.kind.explores else 0)
+    return Expected(tokens * parameters * operations / several + work.trainer_steps * BESIDES, tokens, None)
+
+
+@cache
+def pace(root: str, kind: str, base: str | None) -> Expected | None:
+    """Returns what a row took in the newest stage of a kind on a model; kept for the other points of a sweep."""
+    there = (one for place in (Path(root), probed(root)) for one in place.glob("store/*/stage.json"))
+    for path in sorted(there, key=lambda one: -one.stat().st_mtime_ns):
         with contextlib.suppress(OuroError, FileNotFoundError):  # of one that is damaged, or deleted meanwhile
-            spec, steps = files.read_json(path), tables.steps_present(path.parent, "steps")[1:][-LAST:]
-            if steps and spec["kind"] == stage.kind and _base(spec["inputs"]) == _base(stage.inputs):
+            steps = [one for one in tables.steps_present(path.parent, "steps") if one > 1][-LAST:]
+            spec = files.read_json(path) if steps else {}
+            if steps and spec["kind"] == kind and _base(spec["inputs"], {}) == base:
                 made = list(tables.read_steps(path.parent, "steps", steps))
-                rows = work.trainer_steps * work.trained / sum(one.trained_rows for one in made)
-                return Expected(rows * sum(one.seconds for one in made), rows * sum(one.trained_tokens for one in made),
+                rows = sum(one.trained_rows for one in made)
+                return Expected(sum(one.seconds for one in made) / rows, sum(one.trained_tokens for one in made) / rows,
                                 path.parent.name)
     return None
 
 
-def _base(inputs: dict[str, str]) -> str | None:
-    """Returns the directory of the model that the first stage on the way to these inputs began with."""
+def probed(root: str) -> Path:
+    """Returns where probes of this host are (commands/run/probe.py)."""
+    return Path(root, "probe", platform.node())
+
+
+def _base(inputs: dict[str, str], planned: dict[str, dict[str, str]]) -> str | None:
+    """Returns the directory of the model that the first stage on the way to these inputs began with; of one that a
+    stage made its name, which is the same in every store. planned: inputs of stages that may not be there, by place."""
     model = inputs.get("model")
     spec = Path(model or "", "stage.json")
-    return (_base(files.read_json(spec)["inputs"]) or model) if model and spec.exists() else model
+    if not model or not (model in planned or spec.exists()):
+        return model
+    return _base(planned[model] if model in planned else files.read_json(spec)["inputs"], planned) or Path(model).name
 
 
 def described(config: Config, found: Expected | None) -> list[tuple[str, str]]:
@@ -59,26 +89,25 @@ def described(config: Config, found: Expected | None) -> list[tuple[str, str]]:
     work = workload(config)
     if not (config.kind.trains and work.trainer_steps):
         return []
-    if found:
+    if found and found.source:
         return [("time", f"about {duration(found.seconds)} for about {thousands(found.tokens)} trained tokens, at the "
                          f"pace of {found.source}; starting and evaluating come on top")]
-    return [("time", f"not known: no stage of this kind has run here with this model; at most "
-                     f"{thousands(work.trainer_steps * work.trained * work.longest)} trained tokens")]
-
-
-def of_plan(plan: Plan) -> Iterator[tuple[Stage, str, Expected | None]]:
-    """Yields the incomplete stages of a plan that train: the stage, its tokens and time in a sentence, and expected."""
-    settings = counted(Recipe.of(plan.config))
-    for stage in plan.stages:
-        if stage.name in settings and not files.is_complete(stage.directory):
-            found = expected(stage, settings[stage.name])
-            for _, words in described(settings[stage.name], found):
-                yield stage, words, found
+    tokens = f"at most {thousands(work.trainer_steps * work.trained * work.longest)} trained tokens"
+    if found:
+        return [("time", f"roughly {duration(found.seconds)} for {tokens}, by the operations that a token takes: no "
+                         "stage of this kind has run here with this model (--probe measures it); starting and "
+                         "evaluating come on top")]
+    return [("time", f"not known: no stage of this kind has run here with this model; {tokens}")]
 
 
 def compared(before: Iterable[tuple[Stage, str, Expected | None]]) -> Iterator[str]:
-    """Yields what each stage that is complete now took, and what was expected. before: of `of_plan`."""
+    """Yields what each stage that is complete now took, and what was expected.
+
+    before: stage, sentence, `Expected` each."""
     for stage, _, found in before:
         if found and files.is_complete(stage.directory):
-            took = files.read_json(Path(stage.directory) / files.MANIFEST)["seconds"]
-            yield f"{stage.name}: took {duration(took)}; its steps were expected to take {duration(found.seconds)}"
+            place = Path(stage.directory)
+            steps = tables.read_steps(place, "steps", tables.steps_present(place, "steps"))
+            took = duration(sum(one.seconds for one in steps))
+            whole = duration(files.read_json(place / files.MANIFEST)["seconds"])
+            yield f"{stage.name}: its steps took {took}, expected were {duration(found.seconds)}; {whole} with all else"

@@ -14,6 +14,7 @@ from typing import Any, Self
 from ouroboros.pipeline.store.records import Rollout, Score, Step
 
 QUIET_SECONDS = 10.0  # between two lines without a terminal
+BEFORE = "{desc}{postfix} [{elapsed}]"
 SAMPLED = ("sampled_accuracy", "sampled_reward")  # the summary score of a set, which has one of them
 PAIRED = "pair_accuracy"  # the score of a reward model
 FILE_ONLY = {"file_only": True}  # `extra` of a log record not shown on the terminal (pipeline/job/context.py)
@@ -120,7 +121,8 @@ def _joined(*parts: Any, by: str = "  ") -> str:
 class Bar:
     """Shows progress over `total` units of work: a bar on a terminal and in a notebook, else a line about every 10 s.
 
-    unit: plural noun ("steps", "rows"). done: units completed before. Also a context manager.
+    total: 0 for what comes before such units, shown without a bar. unit: plural noun ("steps", "rows"). done: units
+    completed before. Also a context manager.
     """
 
     def __init__(self, total: int, unit: str, label: str, done: int = 0):
@@ -132,8 +134,8 @@ class Bar:
         from tqdm import tqdm
 
         form = "{l_bar}{bar:10}| {n_fmt}/{total_fmt} " + self.unit + " [{elapsed}<{remaining}]{postfix}"
-        return tqdm(total=self.total, initial=self.done, desc=self.label, bar_format=form, file=sys.stderr,
-                    dynamic_ncols=True, mininterval=0.2)
+        return tqdm(total=self.total, initial=self.done, desc=self.label, bar_format=form if self.total else BEFORE,
+                    file=sys.stderr, dynamic_ncols=True, mininterval=0.2, leave=bool(self.total))
 
     def show(self, done: int, line: str, postfix: str) -> None:
         """Moves to `done`. line: what is printed without a bar."""
@@ -141,7 +143,7 @@ class Bar:
         if self._bar is not None:
             self._bar.set_postfix_str(postfix, refresh=False)
             self._bar.update(self.done - self._bar.n)
-        elif self.done >= self.total or time.monotonic() - self._last_line >= QUIET_SECONDS:
+        elif 0 < self.total <= self.done or time.monotonic() - self._last_line >= QUIET_SECONDS:
             self._last_line = time.monotonic()
             print(f"{self.label}: {line}", file=sys.stderr, flush=True)
 

@@ -41,7 +41,8 @@ LIMITS = ("max_prompt_tokens", "max_response_tokens", "max_model_len")  # of seq
 
 @dataclass(frozen=True)
 class Plan:
-    """The stages of one run, in executable order. overrides: which compose its configuration, where they are known."""
+    """The stages of one run, in executable order. overrides: which compose its configuration, where they are known.
+    expected: of a check, what its stages will take (pipeline/check/report.py)."""
 
     project: str
     name: str
@@ -49,6 +50,7 @@ class Plan:
     config: Config
     stages: list[Stage]
     overrides: tuple[str, ...] | None = None
+    expected: tuple[tuple, ...] = ()
 
     @property
     def view(self) -> Path:

@@ -125,17 +125,17 @@ def sampling(run: View, taskset: str) -> dict[str, Any]:
 
 
 def answer(rows: list[Row], metric: str) -> query.Answer:
-    """Returns the rows as a table: run, differences, progress, and per evaluation set value and 95% interval of the
-    metric."""
+    """Returns the rows as a table: run, per evaluation set value and 95% interval of the metric, differences,
+    progress."""
     labels = list(rows[0].differs) if rows else []
     tasksets = list(dict.fromkeys(taskset for row in rows for taskset in row.scores))
     ends = [""] if len(tasksets) == 1 else [f" {taskset}" for taskset in tasksets]
-    columns = [*labels, *(part + end for end in ends for part in ("value", "low", "high")), "metric", "state", "run"]
+    columns = ["run", *(part + end for end in ends for part in ("value", "low", "high")), *labels, "metric", "state"]
     cells = []
     for row in rows:
         scores = [row.scores.get(taskset) for taskset in tasksets]
         numbers = [n for s in scores for n in ((s.value, s.low, s.high) if s else (None, None, None))]
-        cells.append((*map(number, row.differs.values()), *numbers, metric, row.reached, row.run))
+        cells.append((row.run, *numbers, *map(number, row.differs.values()), metric, row.reached))
     return query.Answer(columns, cells)
 
 

@@ -221,11 +221,11 @@ def state(stage: Node) -> State:
         word = "partial" if reached or (stage.directory / "stage.log").exists() else "waiting"
     return State(stage.name, ", ".join(filter(None, (word, reached))), None, stage.directory, latest,
                  problem and shortened(problem, 1)[0], warning,
-                 holder_of(stage.directory / ".lock") if locked else None, _doing(stage.directory) if locked else (),
+                 holder_of(stage.directory / ".lock") if locked else None, doing(stage.directory) if locked else (),
                  note)
 
 
-def _doing(directory: Path) -> tuple[str, ...]:
+def doing(directory: Path) -> tuple[str, ...]:
     """Returns the activity of each child of a running stage: `explorer: answers and rewards, step 3: ...`."""
     found = []
     for file in sorted(directory.glob("*.activity")):

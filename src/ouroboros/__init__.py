@@ -90,8 +90,9 @@ class Run(str):
 
     @property
     def scores(self) -> "duckdb.DuckDBPyRelation":
-        """The table of evaluations: model, set, metric, value, 95% interval."""
-        return self.table("scores")
+        """What the evaluations measured: model, step, set, metric, value, ends of its 95% interval. `table("scores")`
+        has all columns."""
+        return self.table("scores").project("model, step, taskset, metric, value, low, high")
 
     def policy(self, step: int | None = None, stage: str | None = None) -> Path:
         """Returns a Hugging Face directory of the weights after a trainer step, by default the last that is kept.

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,20 @@ def test_what_a_module_cannot_hold_is_refused_by_its_name(cell, pick, words):
         name_of(pick(cell), "reward")
     wording(re.sub(" at 0x[0-9a-f]+", " at 0x", str(refused.value)), *words)
     assert not Path("train_functions").exists()
+
+
+def test_a_class_in_annotations_alone_needs_no_definition(cell):
+    text = "class Held: pass\nPARTS = range(3)\ndef sized(response, answer: Held) -> Held: return float(len(PARTS))\n"
+    assert loaded(name_of(defined(text, "from __future__ import annotations\n")["sized"], "reward"))("", "") == 3.0
+
+
+@pytest.mark.parametrize(("name", "value", "is_refused"), [
+    ("EOS_TOKEN", "<|im_end|>", False), ("ANSWER_KEY", "final answer", False), ("START_TOKEN", "<think>", False),
+    ("HF_TOKEN", "hf_aB3dE5gH7jK9mN1pQ", True), ("DB_PASSWORD", "letters", True), ("api_key", b"k", True)])
+def test_a_constant_is_a_secret_by_name_and_value(cell, name, value, is_refused):
+    function = defined(f"{name} = {value!r}\ndef using(response, answer): return float({name} in response)\n")["using"]
+    with pytest.raises(ConfigError) if is_refused else nullcontext():
+        assert name_of(function, "reward").endswith(":using")
 
 
 def test_a_value_of_a_secret_variable_is_not_written(cell, monkeypatch):

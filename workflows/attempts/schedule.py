@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ouroboros.pipeline.job.progress import thousands
 from ouroboros.workflows.attempts.concurrency import Concurrency
 from ouroboros.workflows.attempts.continued import origins, sampled_versions
 from ouroboros.workflows.attempts.interleaved import InterleavedAttempt
@@ -84,17 +85,20 @@ def roll_out(
 
 
 class Progress(NamedTuple):
-    """Attempts: all, those that ended, those that wait for a reply of the model, those that wait for a tool."""
+    """Attempts: all, those that ended, those that wait for a reply of the model, those that wait for a tool; tokens of
+    the replies so far."""
 
     attempts: int
     ended: int
     ask: int
     call: int
+    tokens: int
 
     def __str__(self) -> str:
         waiting = [f"{number} {doing}" for number, doing in ((self.ask, "ask the model"), (self.call, "call a tool"))
                    if number]
-        return ", ".join([f"{self.ended} of {self.attempts} attempts ended", *waiting])
+        return ", ".join([f"{self.ended} of {self.attempts} attempts ended", f"{thousands(self.tokens)} tokens",
+                          *waiting])
 
 
 class _Schedule:
@@ -107,7 +111,7 @@ class _Schedule:
         self.isolated: dict[IsolatedAttempt, _Place] = {}  # those of them with processes of their own
         self.new: list[tuple[_Place, int, Request]] = []
         self.flying: dict[int, tuple[_Place, int]] = {}
-        self.looked = monotonic()  # at the engine's pressure
+        self.looked, self.tokens = monotonic(), 0  # looked: at the engine's pressure
 
     def run(self, waiting: "deque[_Place]", concurrency: int | Concurrency, ends: Callable[[], bool]) -> None:
         total, reported = len(waiting), monotonic()
@@ -125,6 +129,7 @@ class _Schedule:
                 self.journal.commit()  # once for all calls of tools that began or ended meanwhile
             if self.flying:
                 replies = self.engine.advance(LISTEN_SECONDS if self.isolated else WAIT_SECONDS)
+                self.tokens += sum(len(reply.tokens) for reply in replies.values())
                 landed = [(*self.flying.pop(number), reply) for number, reply in replies.items()]
                 for place, call, reply in landed:
                     if call in place.pending:  # an earlier one may have ended the attempt
@@ -151,7 +156,7 @@ class _Schedule:
     def _progress(self, total: int, waiting: int) -> Progress:
         calling = sum(attempt.calling > 0 for attempt in self.isolated)
         return Progress(total, total - waiting - len(self.active), sum(bool(one.pending) for one in self.active),
-                        calling)
+                        calling, self.tokens)
 
     def _submit(self) -> None:
         numbers = self.engine.submit([request for _, _, request in self.new])

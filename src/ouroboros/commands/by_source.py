@@ -32,7 +32,9 @@ DIRECTORY = "train_functions"  # of the project
 HEADER = "# Written by ouroboros.train from the source of a function. Edit the function there, not here.\n"
 FUTURE = "from __future__ import annotations\n"
 FUTURE_FLAG = 0x1000000  # of code under it (CO_FUTURE_ANNOTATIONS)
-PLAIN = (bool, int, str, bytes, type(None))
+PLAIN = (bool, int, range, str, bytes, type(None))
+SECRET_NAME = re.compile(r"(secret|password|api_?key)$", re.I)  # whatever the value; EOS_TOKEN and ANSWER_KEY are
+SECRET_VALUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.+/=:'-]{16,}")  # not secret unless they hold such a text
 CHANGING = {*dir(list), *dir(dict), *dir(set)} - {*dir(tuple), *dir(frozenset), *dir(MappingProxyType)}
 
 
@@ -96,9 +98,10 @@ class _Module:
             self._function(name, value)
         elif isinstance(value, ModuleType):
             _refuse(self.key, f"{user} uses the module {value.__name__}, which stages cannot import")
-        elif names_secret(name) and isinstance(value, str | bytes):
-            _refuse(self.key, f"{user} uses {name}, a secret by its name; read os.environ inside the function, or "
-                              "rename what is none")
+        elif names_secret(name) and isinstance(value, str | bytes) and (SECRET_NAME.search(name)
+                                                                        or SECRET_VALUE.fullmatch(str(value))):
+            _refuse(self.key, f"{user} uses {name}, a secret by its name and value; read os.environ inside the "
+                              "function, or rename what is none")
         else:
             self.constants.append(f"{name} = {self._literal(value, f'{user} uses {name}')}")
 
@@ -106,14 +109,20 @@ class _Module:
         node = self._node(function, name)
         source, scope, changed = ast.unparse(node), function.__globals__ | _closure(function), _changed(node)
         needed, read = self._free(source, name)
-        if function.__code__.co_flags & FUTURE_FLAG:  # names in annotations need not be defined
-            self.has_future, read = True, read | needed
-            needed, _ = self._free(FUTURE + source, name)
+        noted: set[str] = set()  # names in annotations alone, which need not be defined
+        if function.__code__.co_flags & FUTURE_FLAG:
+            self.has_future, (later, _) = True, self._free(FUTURE + source, name)
+            needed, read, noted = later, read | needed, needed - later - read
         for free in sorted(needed | read):
             if free in changed and type(scope.get(free)) in (list, dict, set):
                 _refuse(self.key, f"{name} changes {free}, and each process would have another one")
             elif free in scope:
-                self.add(free, scope[free], name)
+                try:
+                    self.add(free, scope[free], name)
+                except ConfigError:
+                    if free not in noted:
+                        raise
+                    del self.held[free]
             elif free in needed and not hasattr(builtins, free):
                 _refuse(self.key, f"{name} uses {free}, which is not defined")
         scope = {free: scope.get(free) for free in needed | read}

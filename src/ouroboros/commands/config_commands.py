@@ -81,9 +81,10 @@ def config():
                    "and ask no judge's server")
 @click.option("--elsewhere", is_flag=True,
               help="the run is for another machine: what is not on this one is listed, and no problem")
+@click.option("--probe", is_flag=True, help="before, make a few steps of each stage that trains, to tell their times")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text",
               help="json: every problem by its parts (key, found, needed, do, stages, file, line)")
-def check(overrides, no_data, no_call, elsewhere, form):
+def check(overrides, no_data, no_call, elsewhere, probe, form):
     """List everything that is wrong, or the plan in numbers.
 
     Judges the settings, the data and the fit to the machine.
@@ -91,6 +92,10 @@ def check(overrides, no_data, no_call, elsewhere, form):
     from ouroboros.pipeline.check.preflight import report_on
     from ouroboros.pipeline.compose.compose import TITLE
 
+    if probe:
+        from ouroboros.commands.run.probe import probe as make_steps
+
+        make_steps(overrides)
     report = report_on(overrides, elsewhere, not no_data, not no_call)
     if form == "text" and not report.run:
         raise ConfigError.of(TITLE, report.problems)

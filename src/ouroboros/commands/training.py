@@ -58,6 +58,8 @@ def write_recipe(model: Any, data: Any, reward: Functions | None, algorithm: Any
     handed = _handed(names, steps, tested) | _warmup(made, sft_data, said["warmup_lr"])
     for key, value in [*handed.items(), *sections.items(), *run.items()]:
         _set(made, key, value)
+    if made.buffer.get("total_steps"):  # which total_epochs does not change
+        made.buffer.pop("total_epochs", None)
     plain = OmegaConf.to_container(made)
     if exposed := [*secrets.problems_of(plain), *secrets.leaks(plain)]:
         raise ConfigError.of(TITLE, secrets.without_values(exposed, plain))

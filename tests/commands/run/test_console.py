@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ouroboros.commands.run.console import KEPT, STARTED, Console, Output
+from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.job.context import open_log
 from ouroboros.pipeline.job.progress import Progress, Reached, read_line
 from ouroboros.pipeline.store import files
@@ -81,6 +82,28 @@ def test_a_running_stage_without_new_lines_is_noticed(tmp_path, capsys, monkeypa
         console.poll()
         console.poll()
     assert "no new line" not in capsys.readouterr().err
+
+
+def test_before_the_first_step_is_shown_what_a_stage_does(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("ouroboros.pipeline.job.progress.QUIET_SECONDS", 0.0)
+    made = stage(tmp_path, "rft")
+    explorer = Activity(Path(made.directory) / "explorer.activity")
+    with Console([made]) as console:
+        log = log_of(made)
+        log.info("started: process 1 on host")
+        for _ in range(2):
+            console.poll()
+            console.poll()  # the same is not told twice
+            explorer.now("answers and rewards", "step 1: 3 of 8 attempts ended, 1.2k tokens")
+        console.poll()
+        log.info("step 1/3  loss 1.0")
+        console.poll()
+        explorer.now("waits", "step 2")
+        console.poll()
+    shown = capsys.readouterr().err.splitlines()
+    assert shown == ["rft: started", "rft: explorer: starts",
+                     "rft: explorer: answers and rewards, step 1: 3 of 8 attempts ended, 1.2k tokens",
+                     "rft: step 1/3  loss 1.0"]
 
 
 def test_a_line_that_is_half_written_waits_for_its_end(tmp_path, capsys):

@@ -14,7 +14,7 @@ from ouroboros.commands.run.console import STARTED
 from ouroboros.commands.run.override_words import split_overrides
 from ouroboros.commands.run.planning import make_checked_plan
 from ouroboros.commands.run.snakefile import MULTIRUN, load_plan, make_plan_or_sweep
-from ouroboros.pipeline.check import preflight, times
+from ouroboros.pipeline.check import preflight
 from ouroboros.pipeline.job import process_group
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.kinds import KINDS
@@ -83,6 +83,7 @@ def plan(run, monkeypatch):
                              config=composed(), trunk={})
              for s in run.stages]
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config=composed(),
+                           expected=(),
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
     monkeypatch.setattr(snakefile, "make_checked_plan", lambda overrides, plan_of=None: made)
@@ -205,7 +206,6 @@ def test_a_verbose_run_shows_no_reason_of_an_earlier_launch(plan, monkeypatch, c
     (rft / "stage.log").unlink(missing_ok=True)
     (rft / "stage.error").write_text("no GPU\nlog: x\n")
     snakemake(monkeypatch, 1)
-    monkeypatch.setattr(times, "of_plan", lambda plan: ())
     for seconds, first in ((1, "ouro: snakemake ended with exit code 1"), (2**40, "ouro: rft failed: no GPU")):
         os.utime(rft / "stage.error", (seconds, seconds))
         assert cli.main(["run", "-v"]) == 1

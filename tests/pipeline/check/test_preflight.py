@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ouroboros.commands import cli
 from ouroboros.pipeline.check import preflight, samples
 from ouroboros.pipeline.check.report import WIDTH
 from ouroboros.pipeline.job import devices
+from ouroboros.pipeline.plan.plan import Plan
 from ouroboros.pipeline.store.errors import ConfigError, Problem, StageError
 from tests.configs import changed, places
 from tests.golden.messages import refuses, wording
@@ -64,7 +66,7 @@ def test_the_default_recipe_has_no_problem():
     assert [s.name for s in report.plan.stages][:4] == ["tasks", "curate", "model", "sft"]
     wording(facts(report, "rft")["explorer"], "450", "64 tasks", "8 rollouts", "= 512")
     wording(facts(report, "rft")["GPUs"], "CPU", "SLURM", "GPU")
-    assert "memory" not in facts(report, "rft")
+    wording(facts(report, "rft")["memory"], "trainer", "GiB")
 
 
 def test_a_run_that_names_no_data_at_all_is_told():
@@ -278,9 +280,10 @@ def test_only_the_same_line_is_not_told_again():
 
 
 def test_a_run_with_a_warning_begins(monkeypatch, capsys):
-    begins = preflight.Report("a/b", warnings=["mind"], plan="the plan")
+    plan = Plan("a", "b", ".", None, [])
+    begins = preflight.Report("a/b", warnings=["mind"], plan=plan, expected=[("rft", "2 s", None)])
     monkeypatch.setattr(preflight, "check", lambda config, **asked: begins)
-    assert preflight.judged_plan({}) == "the plan"
+    assert preflight.judged_plan({}) == replace(plan, expected=(("rft", "2 s", None),))
     assert capsys.readouterr().err == "ouro: warning: mind\n"
     monkeypatch.setattr(preflight, "check", lambda config, **asked: preflight.Report("a/b", problems=["x", "y"]))
     with refuses(ConfigError, "through") as error:

@@ -1,5 +1,6 @@
 """Expected times by hand, from the steps of an earlier stage."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,13 @@ from ouroboros.pipeline.check import times
 from ouroboros.pipeline.store import files
 from tests.damage import flip
 from tests.fake_run import FakeRun
+from tests.golden.messages import wording
 from tests.pipeline.check.test_workload import stage
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    times.pace.cache_clear()
 
 
 @pytest.fixture
@@ -40,8 +47,44 @@ def test_of_a_damaged_stage_nothing_is_expected_and_nothing_stops(planned, tmp_p
     assert times.expected(planned, stage("rft")) is None
 
 
+def test_the_model_of_a_stage_that_is_not_there_is_that_of_its_plan(planned):
+    """The earlier one began with the model that the stage `model` makes; here a new warmup comes before."""
+    model = next(one for one in Path(planned.root, "store").glob("model-*"))
+    made = SimpleNamespace(directory=f"/elsewhere/{model.name}", inputs={})
+    warmup = SimpleNamespace(directory="/elsewhere/sft-new", inputs={"model": made.directory})
+    rft = SimpleNamespace(**vars(planned) | {"inputs": {"model": warmup.directory}})
+    assert times.expected(rft, stage("rft", buffer__total_steps=50)) is None
+    found = times.expected(rft, stage("rft", buffer__total_steps=50), None, [made, warmup, rft])
+    assert found.seconds == pytest.approx(1440.0)
+
+
+def test_a_probe_of_this_host_counts(planned):
+    (place := times.probed(planned.root)).parent.mkdir()
+    (Path(planned.root) / "store").rename(place.parent / "store")
+    place.mkdir()
+    (place.parent / "store").rename(place / "store")
+    assert times.expected(planned, stage("rft", buffer__total_steps=50)).seconds == pytest.approx(1440.0)
+
+
+def test_where_nothing_has_run_a_table_tells_it(planned, monkeypatch):
+    """50 steps of 512 rows of 1,280 tokens; a token of 1,000 parameters takes 6,000 operations of training at 2e10 a
+    second, and 2,000 of sampling at 1e10: 5e-7 s, half of it on two threads; a step takes 1 s besides."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    config = stage("rft", buffer__total_steps=50)
+    other = SimpleNamespace(**vars(planned) | {"kind": "offline", "gpus": 0})
+    found = times.expected(other, config, 1000)
+    assert found.tokens == 50 * 512 * config.model.longest
+    assert found.seconds == pytest.approx(found.tokens * 2.5e-7 + 50)
+    assert found.source is None
+    on_gpus = times.expected(SimpleNamespace(**vars(other) | {"gpus": 2}), config, 1000)
+    assert on_gpus.seconds == pytest.approx(found.tokens * 1000 * (6 / 2.5e14 + 2 / 3e13) / 2 + 50)
+
+
 def test_what_it_took_is_compared(planned):
     found = times.expected(planned, stage("rft"))
     assert list(times.compared([(planned, "", found)])) == []
     files.write_json(planned.directory / files.MANIFEST, {"seconds": 90.0})
-    assert len(list(times.compared([(planned, "", found), (planned, "", None)]))) == 1
+    tables = planned.directory / "steps"
+    tables.symlink_to(next(Path(planned.root, "store").glob("rft-*/steps")))
+    (line,) = times.compared([(planned, "", found), (planned, "", None)])
+    wording(line, "1.8 s", "3:36:00", "1:30")

@@ -55,11 +55,11 @@ def test_the_best_is_first_and_what_is_incomplete_last_and_says_so(swept):
     rows = compared([sweep_view.find(swept, "s")])
     assert [row.run for row in rows] == ["toy/s-lr=2", "toy/s-lr=1", "toy/s-lr=3", "toy/s-lr=4"]
     table = answer(rows, "sampled_accuracy")
-    assert table.columns == ["lr", "value", "low", "high", "metric", "state", "run"]
-    assert table.rows[0] == (2, 0.8, pytest.approx(0.77), pytest.approx(0.83), "sampled_accuracy", "complete",
-                             "toy/s-lr=2")
-    assert table.rows[2] == (3, None, None, None, "sampled_accuracy", "failed: rfts-lr=3", "toy/s-lr=3")
-    wording(table.rows[3][5], "6 of", "7 stages")
+    assert table.columns == ["run", "value", "low", "high", "lr", "metric", "state"]
+    assert table.rows[0] == ("toy/s-lr=2", 0.8, pytest.approx(0.77), pytest.approx(0.83), 2, "sampled_accuracy",
+                             "complete")
+    assert table.rows[2] == ("toy/s-lr=3", None, None, None, 3, "sampled_accuracy", "failed: rfts-lr=3")
+    wording(table.rows[3][-1], "6 of", "7 stages")
 
 
 def test_another_metric_ranks_by_that_and_an_unknown_one_lists_those_there_are(swept):
@@ -92,9 +92,9 @@ def test_the_command_prints_the_forms_and_writes_the_page(swept, capsys, form):
     if form == "json":
         assert json.loads(shown.out)[0]["value"] == 0.8
     elif form == "csv":
-        assert [row[0] for row in csv.reader(io.StringIO(shown.out))] == ["lr", "2", "1", "3", "4"]
+        assert [row[0][-3:] for row in csv.reader(io.StringIO(shown.out))] == ["run", "r=2", "r=1", "r=3", "r=4"]
     else:
-        assert shown.out.splitlines()[2].split()[:2] == ["2", "0.8"]
+        assert shown.out.splitlines()[2].split()[:2] == ["toy/s-lr=2", "0.8"]
     assert "compare.html" in shown.err
     assert (swept / "runs/toy/s/compare.html").exists()
 

@@ -2,11 +2,12 @@
 
 import shlex
 import shutil
+from dataclasses import replace
 
 import pytest
 import yaml
 
-from ouroboros.pipeline.results import model_export
+from ouroboros.pipeline.results import learnt, model_export
 from ouroboros.pipeline.results.view import open_view
 from ouroboros.pipeline.store import files, records, tables
 from ouroboros.pipeline.store.errors import DataError
@@ -46,6 +47,17 @@ def test_a_base_in_a_directory_is_no_name_of_the_hub(run):
     card, said = frozen(run, sft={"inputs": {"model": "/home/me/own"}})
     assert "base_model" not in said
     assert "`own`" in card
+
+
+def test_a_hub_reads_the_scores_of_the_card(run, monkeypatch):
+    from huggingface_hub import ModelCard
+
+    named, scores = {one.name: one.directory.name for one in open_view(run.path).stages}, learnt.scores
+    monkeypatch.setattr(learnt, "scores", lambda view: [replace(one, model=named[one.model]) for one in scores(view)])
+    card, _ = frozen(run)
+    made = ModelCard(card).data.eval_results
+    assert {(one.dataset_name, one.metric_type) for one in made} >= {("test", "sampled_accuracy")}
+    assert all(0 <= one.metric_value <= 1 and "[" in one.metric_name for one in made)
 
 
 def test_the_licence_is_what_the_card_of_the_base_names(run, tmp_path):

@@ -15,6 +15,7 @@ from ouroboros.commands.run.sweep import rules
 from ouroboros.pipeline.job.ending import INTERRUPTED
 from ouroboros.pipeline.job.progress import Bar, duration, read_line
 from ouroboros.pipeline.plan.identity import Stage
+from ouroboros.pipeline.results import view
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.errors import masked
 from ouroboros.pipeline.store.files import near
@@ -105,6 +106,7 @@ class Console:
                       if not files.is_complete(stage.directory)}
         self._bars: dict[str, Bar] = {}
         self._quiet: dict[str, tuple[float, float]] = {}  # running stage -> time of its last line, next notice after
+        self._before: dict[str, tuple[Bar, str]] = {}  # stage without a step yet -> what it does, as last shown
         self._complete = self.number - len(self._logs)
 
     def poll(self) -> None:
@@ -118,6 +120,15 @@ class Console:
             if (silent := time.monotonic() - since) > after:
                 self._quiet[name] = since, 2 * after
                 self._print(f"{name}: no new line for {duration(silent)}; `ouro status` shows what it does")
+            if name not in self._bars:
+                self._wait(name)
+
+    def _wait(self, name: str) -> None:
+        """Shows what the processes of a stage do before its first step, and how many answers and tokens there are."""
+        bar, shown = self._before.get(name) or (Bar(0, "", name), "")
+        if (doing := "; ".join(view.doing(self._logs[name].path.parent))) != shown:
+            bar.show(0, doing, doing)
+        self._before[name] = bar, doing
 
     def _show(self, name: str, level: str, text: str) -> None:
         reached = read_line(text)
@@ -142,11 +153,12 @@ class Console:
 
     def _bar(self, name: str, total: int, unit: str, done: int) -> Bar:
         if name not in self._bars:
+            self._end(name)
             self._bars[name] = Bar(total, unit, name, done)
         return self._bars[name]
 
     def _end(self, name: str) -> None:
-        if bar := self._bars.pop(name, None):
+        for bar in filter(None, (self._bars.pop(name, None), *self._before.pop(name, ())[:1])):
             bar.close()
 
     @staticmethod
@@ -159,7 +171,7 @@ class Console:
         return self
 
     def __exit__(self, *_) -> None:
-        for name in list(self._bars):
+        for name in [*self._bars, *self._before]:
             self._end(name)
 
 

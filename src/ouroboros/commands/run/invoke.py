@@ -82,10 +82,9 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
 
 def _expected(plan: "Plan | Sweep") -> list[tuple]:
     """Prints what each stage that trains will take; returns it for `times.compared`."""
-    from ouroboros.pipeline.check import times
     from ouroboros.pipeline.plan import hub
 
-    expected = {one[0].directory: one for each in hub.plans_of(plan) for one in times.of_plan(each)}
+    expected = {one[0].directory: one for each in hub.plans_of(plan) for one in each.expected}
     for line in dict.fromkeys(f"ouro: {stage.name}: time {sentence}" for stage, sentence, _ in expected.values()):
         print(line, file=sys.stderr)  # one for points of a sweep that take as long
     return list(expected.values())
