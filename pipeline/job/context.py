@@ -29,6 +29,7 @@ from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.job.claims import claimed
 from ouroboros.pipeline.job.ending import Ending, Stopped, end_with_runner
 from ouroboros.pipeline.job.error_file import LOG, NAME, write_error
+from ouroboros.pipeline.job.failed_rewards import failed_reward
 from ouroboros.pipeline.job.guard import guarded
 from ouroboros.pipeline.job.inputs import require_intact
 from ouroboros.pipeline.job.slurm import this_job
@@ -117,6 +118,8 @@ def _run(work: Callable[[Context], None], context: Context) -> bool:
                 context.log.info("already complete")
                 return False
             spec = files.read_json(directory / "stage.json")
+            if words := failed_reward(directory, spec):
+                raise StageError(words)
             taking.take(directory, spec, context.config, context.log)  # its threads too
             with (cores_taken(directory, spec["root"], context.log),
                   claimed(KINDS[spec["kind"]], context.config, spec["root"], context.log)):

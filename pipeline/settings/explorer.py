@@ -262,14 +262,14 @@ def depends_on_time(kind: Kind, config: Any) -> list[str]:
           "explorer.rollout_model.engine_type": kind.engine and at(
               config, "explorer.rollout_model.engine_type") == "openai",
           "explorer.auxiliary_models": any(one.get("judge_model") and not one.get("judge_url")
-                                           for _, one in _rewarded(kind, config)),
+                                           for _, one in rewarded(kind, config)),
           "buffer.explorer_input.default_reward_fn_type": runs_programs(kind, config) is not None,
           "explorer.runner_concurrency": kind.engine and at(config, "explorer.runner_concurrency") == "auto",
           **{key: asks_by_itself(name) for key, name in workflows.items()}}
     return [key for key, is_on in on.items() if is_on]
 
 
-def _rewarded(kind: Kind, config: Any) -> list[tuple[Any, dict[str, Any]]]:
+def rewarded(kind: Kind, config: Any) -> list[tuple[Any, dict[str, Any]]]:
     """Returns the reward functions of each set that a stage rewards, and their arguments."""
     section = at(config, "buffer.explorer_input") or {}
     several = at(section, "eval_tasksets") or [] if kind.evaluates else [
@@ -280,7 +280,7 @@ def _rewarded(kind: Kind, config: Any) -> list[tuple[Any, dict[str, Any]]]:
 
 def runs_programs(kind: Kind, config: Any) -> list[str] | None:
     """Returns how functions of ISOLATED isolate what replies run, in each set; None where they reward none."""
-    found = [given.get("isolation", ISOLATED[name]) for names, given in _rewarded(kind, config)
+    found = [given.get("isolation", ISOLATED[name]) for names, given in rewarded(kind, config)
              for name in ([names] if isinstance(names, str) else names) if name in ISOLATED]
     return found or None
 
