@@ -258,6 +258,8 @@ class VllmEngine(Engine):
             self._llm.collective_rpc("load_weights_from", args=(place,))
         if not self._llm.reset_prefix_cache():
             raise SyncError("vLLM did not drop its prefix cache after new weights were loaded: requests are in flight.")
+        if self._llm.llm_engine.vllm_config.model_config.is_multimodal_model:
+            self._llm.llm_engine.reset_encoder_cache()  # its worker has dropped the images, its scheduler has not
 
     def _load_adapter(self, directory: str) -> None:
         for old in self._llm.llm_engine.list_loras():

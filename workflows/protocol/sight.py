@@ -6,7 +6,8 @@ tokens that stand for them. Each image is processed by itself: what it becomes d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from ouroboros.pipeline.store.pictures import Picture, pixels
 from ouroboros.workflows.protocol.hugging_face import import_transformers, read_config
 
 KINDS = ("idefics3",)  # whose positions are those of a text, and whose image tokens attend to those before them alone
-CACHED = 256  # images
+CACHED = 256  # images, before the tower
+MOST_BYTES = 256 << 20  # of features that are kept
 
 Shown = Sequence[tuple[int, Sequence[Picture]]]  # where a row begins among flat tokens, and its images
 
@@ -33,6 +35,15 @@ class Sight:
         self._processor = import_transformers().AutoProcessor.from_pretrained(model, local_files_only=True)
         self.mark = self._processor.image_token_id  # in a prompt before it is expanded; stands for a feature after
         self.processed = lru_cache(CACHED)(self._processed)
+        self._tokens: dict[Picture, list[int]] = {}
+        self._known: OrderedDict[tuple, Tensor] = OrderedDict()  # features by image, type and device, the last used
+        self._bytes = 0
+
+    def tokens(self, picture: Picture) -> list[int]:
+        """Those that stand for an image."""
+        if picture not in self._tokens:
+            self._tokens[picture] = self.processed(picture)[0]
+        return self._tokens[picture]
 
     def _processed(self, picture: Picture) -> tuple[list[int], dict[str, Tensor]]:
         """The tokens that stand for an image, and its inputs of `get_image_features`."""
@@ -47,13 +58,13 @@ class Sight:
                             "its text have such a token, or does the chat template not write images?")
         images = iter(pictures)
         return [one for token in tokens
-                for one in (self.processed(next(images))[0] if token == self.mark else (token,))]
+                for one in (self.tokens(next(images)) if token == self.mark else (token,))]
 
     def collapsed(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
         """The prompt before it was `expanded`, which vLLM expands itself. tokens: with a response, or without."""
         made, begin = [], 0
         for picture in pictures:
-            stands = self.processed(picture)[0]
+            stands = self.tokens(picture)
             place = next(at for at in range(begin, len(tokens)) if tokens[at : at + len(stands)] == stands)
             made += [*tokens[begin:place], self.mark]
             begin = place + len(stands)
@@ -63,22 +74,31 @@ class Sight:
         """Embeddings [T, width] of flat tokens [T] with features in place of the tokens that stand for images: of each
         row the first such ones, as a model may also have sampled the token."""
         found, places, wanted = model.get_input_embeddings()(ids), [], []
-        pictures = list(dict.fromkeys(one for _, of_row in shown for one in of_row))
-        features = dict(zip(pictures, self._features(model, pictures, found), strict=True))
+        features = self._features(model, dict.fromkeys(one for _, of_row in shown for one in of_row), found)
         for begin, of_row in shown:
             wanted += [features[one] for one in of_row]
             count = sum(len(features[one]) for one in of_row)
             places.append(begin + (ids[begin:] == self.mark).nonzero()[:count, 0])
         return found.index_put((torch.cat(places),), torch.cat(wanted))
 
-    def _features(self, model: torch.nn.Module, pictures: Sequence[Picture], like: Tensor) -> Sequence[Tensor]:
-        """The features [n, width] of each image. Towers are frozen, so they have no gradient."""
-        inputs = [self.processed(one)[1] for one in pictures]
-        whole = {name: torch.cat([one[name] for one in inputs], 1).to(like.device) for name in inputs[0]}
-        with torch.no_grad():
-            tiles = model.get_image_features(**whole).pooler_output.to(like.dtype)
-        counts = [one["pixel_values"].shape[1] for one in inputs]
-        return [one.flatten(0, 1) for one in tiles.split(counts)]
+    def _features(self, model: torch.nn.Module, pictures: Iterable[Picture], like: Tensor) -> dict[Picture, Tensor]:
+        """The features [n, width] of each image. Towers are frozen: these have no gradient, and are computed once."""
+        keys = {one: (one, like.dtype, like.device) for one in pictures}
+        if new := [one for one, key in keys.items() if key not in self._known]:
+            inputs = [self.processed(one)[1] for one in new]
+            whole = {name: torch.cat([one[name] for one in inputs], 1).to(like.device) for name in inputs[0]}
+            with torch.no_grad():
+                tiles = model.get_image_features(**whole).pooler_output.to(like.dtype)
+            for one, part in zip(new, tiles.split([one["pixel_values"].shape[1] for one in inputs]), strict=True):
+                self._known[keys[one]] = part.flatten(0, 1).clone()
+            self._bytes += tiles.nbytes
+        found = {}
+        for one, key in keys.items():
+            self._known.move_to_end(key)
+            found[one] = self._known[key]
+        while self._bytes > MOST_BYTES:
+            self._bytes -= self._known.popitem(last=False)[1].nbytes
+        return found
 
 
 @lru_cache(2)
