@@ -74,7 +74,7 @@ def read_pool(config, kept: pictures.Kept | None = None) -> Iterable[RawTask]:
     """The rows that curation splits into train, test and demonstrations. kept: of read_records."""
     settings = config.data_processor.task_pipeline
     if settings.generator:
-        return generate(settings.generator, config.seed, settings.generator_args, kept or pictures.Kept(None))
+        return generate(settings.generator, config.seed, settings.generator_args, kept)
     return read_set(settings.inputs, None, settings.split, settings.format, "task", f"{PIPELINE}.inputs",
                     keys_of(config.buffer.explorer_input.taskset, pool=True),
                     asked=config.buffer.explorer_input.taskset.columns, kept=kept)
@@ -106,10 +106,11 @@ def _split(purpose: str, split: str, row: RawTask) -> str:
     return "text" if purpose == "text" else "preference" if split == "sft" and row.chosen is not None else split
 
 
-def generate(name: str, seed: int, given: dict[str, Any], kept: pictures.Kept) -> list[RawTask]:
+def generate(name: str, seed: int, given: dict[str, Any], kept: pictures.Kept | None = None) -> list[RawTask]:
     """Rows of a generator. kept: where their images are stored. Raises ConfigError for an unknown name or
     arguments that it does not take."""
     generator = pick(GENERATORS, name, "generator")
+    kept = kept or pictures.Kept(None)
     rows = list(generator(seed, **arguments("generator", name, generator, given, f"{PIPELINE}.generator_args")))
     for row in rows:
         row.pictures = [kept.keep(one) for one in row.pictures or ()] or None
