@@ -149,10 +149,10 @@ def probe_difference(engine: Engine, manifest: dict, dtype: str, tolerance: floa
     """
     probe = manifest["probe"]
     allowed = np.maximum(ALLOWED[dtype], ROUNDED * np.array(probe.get("rounding", (0.0, 0.0))))
-    pictures = tuple(Picture(*one) for one in probe.get("pictures", ()))
-    found, largest = engine.probe(probe["tokens"], pictures), 0.0
+    shown = [tuple(Picture(*one) for one in probe["pictures"])] if "pictures" in probe else []
+    found, largest = engine.probe(probe["tokens"], *shown), 0.0
     last = probe.get("likeliest")  # versions of earlier releases have none
-    ends = engine.likeliest(probe["tokens"], last["temperature"], pictures) if last else [{}] * len(found)
+    ends = engine.likeliest(probe["tokens"], last["temperature"], *shown) if last else [{}] * len(found)
     for index, (logprobs, after) in enumerate(zip(found, ends, strict=True)):
         far = np.abs(np.array(logprobs) - probe["logprobs"])
         end = abs(after.get(last["token"], -np.inf) - last["logprob"]) * min(last["temperature"], 1.0) if last else 0.0

@@ -117,10 +117,10 @@ class OpenAIEngine(Engine):
         raise StageError("a server of OpenAI's interface scores no tokens: set explorer.rollout_model.engine_type to "
                          "vllm or transformers.")
 
-    def probe(self, sequence: list[int], pictures=()) -> list[list[float]]:
+    def probe(self, sequence: list[int]) -> list[list[float]]:
         return [self.score([sequence])[0]]
 
-    def likeliest(self, sequence: list[int], temperature: float, pictures=()) -> list[dict[int, float]]:
+    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
         return self.score([sequence])
 
     def load_weights(self, directory: Path) -> None:

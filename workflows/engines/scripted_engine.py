@@ -34,10 +34,10 @@ class ScriptedEngine(BatchEngine):
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         return [[-1.0] * (len(tokens) - 1) for tokens in sequences]
 
-    def probe(self, sequence: list[int], pictures=()) -> list[list[float]]:
+    def probe(self, sequence: list[int]) -> list[list[float]]:
         return self.score([sequence])
 
-    def likeliest(self, sequence: list[int], temperature: float, pictures=()) -> list[dict[int, float]]:
+    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
         return [dict.fromkeys(self.default[:1], -1.0)]
 
     def load_weights(self, directory: Path) -> None:
