@@ -94,7 +94,7 @@ def choose(model: nn.Module, settings, device: str, obstacle: str | None, recurr
 def set_packed(model: nn.Module, packed: str) -> str:
     """Sets one of our attentions in the text of a model, whose towers keep theirs; returns its registered name."""
     name = attention.REGISTERED[packed]
-    decoder(model).set_attn_implementation(name)
+    (decoder(model) or model).set_attn_implementation(name)
     return name
 
 
