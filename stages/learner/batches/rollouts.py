@@ -113,7 +113,7 @@ class Rollouts:
         charged = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
         rows = _rows(table, self.mixes, self.context.config.model.temperature)
         for row, hashes in zip(rows, table["pictures"].to_pylist(), strict=True):
-            row.pictures = named(hashes, self.context.inputs["tasks"])
+            row.pictures = named(hashes, self._tasks()) if hashes else ()
         self._add_experts(rows, read)
         return Batch(step, demonstrations, rows, table, available, metrics, self._records(charged))
 
@@ -157,6 +157,10 @@ class Rollouts:
             tables.step_file(self.context.directory, "rollouts", explorer_step), config.synchronizer.sync_timeout,
             f"explorer step {explorer_step}", self.context.directory / "explorer.log", self.check,
         )
+
+    def _tasks(self) -> Path:
+        """The stage with the tasks, and their images."""
+        return self.context.inputs["tasks"]
 
     def _file(self, explorer_step: int) -> Path:
         return tables.step_file(self.context.directory, "experience", explorer_step)
