@@ -104,7 +104,7 @@ def measure(stage: Path, done: int) -> None:
 
     def train(step: int) -> None:
         batch = source.with_advantages(source.cut(step))
-        trainer._publish(step, batch.longest_row(256))
+        trainer._publish(step, batch.probe(256)[0])
         result = Result(0.0, 0.0, 0.0, None, {}, RESPONSE, [np.zeros(RESPONSE)] * len(batch.rows))
         trainer._write(trained_rows(batch, result.logprobs),
                        step_record("rft", batch, result, None, None, Seconds(0.0, 0.0, 0.0, 0.0, 0.0, None)))

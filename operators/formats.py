@@ -10,9 +10,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ouroboros.operators.pictures import placed, stored, taken
 from ouroboros.operators.turns import ASKS, Turn, Unusable, as_tools, as_turns, is_empty, is_plain, said, without_nulls
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
 from ouroboros.pipeline.store.errors import DataError, nearest
+from ouroboros.pipeline.store.pictures import Kept
 from ouroboros.pipeline.store.records import RawTask
 
 MEDIA = {"image": ("image", "images"), "video": ("video", "videos"), "audio": ("audio", "audios")}  # kind: columns
@@ -47,8 +49,10 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-def read_records(records: Iterable[dict], columns, purpose: str, file: str, first: int) -> Iterator[RawTask]:
-    """Raw tasks of one file, numbered from `first`. columns: a `format`. purpose: a key of READ.
+def read_records(records: Iterable[dict], columns, purpose: str, file: str, first: int, kept: Kept | None = None
+                 ) -> Iterator[RawTask]:
+    """Raw tasks of one file, numbered from `first`. columns: a `format`. purpose: a key of READ. kept: where images
+    are stored; None: they are looked at alone.
 
     Raises DataError, naming the existing keys, when a required key is missing from all records of the file.
     """
@@ -56,6 +60,7 @@ def read_records(records: Iterable[dict], columns, purpose: str, file: str, firs
     talks = {columns.messages_key or columns.prompt_key, columns.tools_key, columns.chosen_key, columns.rejected_key}
     seen: set[str] = set()
     known: dict[str, None] = {}
+    kept = kept or Kept(None)
     for record in records:
         if not file.endswith(".jsonl"):
             record = {key: without_nulls(value) if key in talks and isinstance(value, list) else value
@@ -67,7 +72,7 @@ def read_records(records: Iterable[dict], columns, purpose: str, file: str, firs
         seen |= set(wanted) - set(missing)
         if missing:
             known |= dict.fromkeys(column_names(record))
-        yield _raw_task(first, record, columns, purpose, missing)
+        yield _raw_task(first, record, columns, purpose, missing, kept)
         first += 1
     for key in wanted:
         if key not in seen and known:
@@ -99,13 +104,14 @@ def needed_keys(columns, purpose: str) -> dict[str, str]:
     return needed | {key: name for name in OF_SOME_ROWS if (key := getattr(columns, name, None)) is not None}
 
 
-def _raw_task(row: int, record: dict, columns, purpose: str, missing: list[str]) -> RawTask:
+def _raw_task(row: int, record: dict, columns, purpose: str, missing: list[str], kept: Kept) -> RawTask:
     try:
         lacking = [key for key in missing if key not in [getattr(columns, name, None) for name in OF_SOME_ROWS]]
         if lacking:
             raise Unusable(f"the record has no {' and no '.join(lacking)}")
         made = READ[purpose](row, record, columns)
         _refuse_media(record, made)
+        made.pictures = [stored(one, kept.keep) for one in made.pictures or ()] or None
         _refuse_surrogates(made)
     except Unusable as problem:
         return RawTask(row, None, None, None, problem=str(problem))
@@ -117,8 +123,9 @@ def _refuse_media(record: dict, made: RawTask) -> None:
     texts = [made.question, *(turn["content"] for turn in made.context)]
     for kind, names in MEDIA.items():
         given = [name for name in names if not is_empty(record.get(name))]
-        if given and any(f"<{kind}>" in (text or "") for text in texts):
-            raise Unusable(f"the column '{given[0]}' stands for <{kind}> in the prompt; needed text alone")
+        if given and not (made.pictures and kind == "image") and any(f"<{kind}>" in (text or "") for text in texts):
+            raise Unusable(f"the column '{given[0]}' stands for <{kind}> in the prompt; needed " + (
+                f"format.image_key={given[0]}" if kind == "image" else "text and images alone"))
 
 
 def _refuse_surrogates(made: RawTask) -> None:
@@ -132,6 +139,12 @@ def _refuse_surrogates(made: RawTask) -> None:
 
 def _prompt(record: dict, columns) -> list[Turn]:
     """All turns of a record's prompt; for a plain prompt at most system and user, none when it is null."""
+    turns = _turns(record, columns)
+    images = look_up(record, columns.image_key)
+    return turns if images is ABSENT or is_empty(images) or not turns else placed(turns, images)
+
+
+def _turns(record: dict, columns) -> list[Turn]:
     if columns.prompt_type == "messages":
         return as_turns(look_up(record, columns.messages_key or columns.prompt_key))
     question = look_up(record, columns.prompt_key)
@@ -280,13 +293,15 @@ def _made(row: int, columns, turns: list[Turn], texts: list[str | None], tools: 
     is_null = columns.prompt_type == "plaintext" and (not turns or turns[-1]["role"] != "user")
     if not is_null:
         _refuse_ending(turns)
+    turns, images = taken(turns)
     whole = {"messages": [*turns, *(response or [])], **({"tools": tools} if tools else {}),
              **dict(zip(("chosen", "rejected"), pair, strict=False))}
     is_simple = (not tools and all(map(is_plain, whole["messages"])) and len(response or [0]) == 1
                  and all(len(one) == 1 and is_plain(one[0]) for one in pair))
     context = [{"role": turn["role"], "content": said(turn)} for turn in (turns if is_null else turns[:-1])]
-    return RawTask(row, None if is_null else turns[-1]["content"], *texts, context, *map(_text, pair or (None, None)),
-                   messages=None if is_simple else json.dumps(whole, ensure_ascii=False, default=str))
+    return RawTask(row, None if is_null else said(turns[-1]), *texts, context, *map(_text, pair or (None, None)),
+                   messages=None if is_simple else json.dumps(whole, ensure_ascii=False, default=str),
+                   pictures=images)
 
 
 def _refuse_silence(response: list[Turn]) -> None:

@@ -5,8 +5,8 @@ as used by Gandhi et al. (2024, "Stream of Search") and TinyZero, with two of th
 (three numbers of 1..9: 2,682 tasks, 570 up to the order of the numbers), so tasks are drawn without repetition, and
 curation splits train and test by `countdown_key`: no permutation of a held-out task is in the training data.
 
-`products`: multiply two numbers, with a calculator as a tool. `sums`: add and subtract, asked for in words. Worlds that
-agents act in are in operators/worlds/.
+`products`: multiply two numbers, with a calculator as a tool. `sums`: add and subtract, asked for in words. `digits`
+are in operators/digits.py, worlds that agents act in in operators/worlds/.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 
+from ouroboros.operators.digits import digits
 from ouroboros.operators.worlds.folder import folder
 from ouroboros.operators.worlds.frozen_lake import frozen_lake
 from ouroboros.operators.worlds.shop import shop
@@ -258,5 +259,5 @@ def sums(seed: int, tasks: int, terms=SUMS.terms, low=SUMS.low, high=SUMS.high) 
         yield dataclasses.replace(row, row=position)
 
 
-GENERATORS = {"countdown": countdown, "products": products, "sums": sums,
+GENERATORS = {"countdown": countdown, "products": products, "sums": sums, "digits": digits,
               "folder": folder, "frozen_lake": frozen_lake, "shop": shop, "sudoku": sudoku, "terminal": terminal}

@@ -1,8 +1,9 @@
 """Turns of a conversation in a record, normalised to OpenAI's form: what chat templates are written for.
 
-A turn keeps role, content (text; text parts are joined) and every other field that says something, such as tool_calls
-or reasoning_content: whether the template reads it is found where there is one. Arguments of
-calls are JSON text, as OpenAI writes them; the older function_call and the role function become tool_calls and tool.
+A turn keeps role, content (text; text parts are joined, and where there are images it is a list of parts) and every
+other field that says something, such as tool_calls or reasoning_content: whether the template reads it is found where
+there is one. Arguments of calls are JSON text, as OpenAI writes them; the older function_call and the role function
+become tool_calls and tool.
 """
 
 import json
@@ -12,6 +13,8 @@ ROLES = ("system", "user", "assistant", "tool")
 ASKS = ("user", "tool")  # roles that an assistant's turn answers
 NOTHING = ("", "null", "[]", "{}")  # texts of a field that says nothing
 PLAIN = {"role", "content"}
+MARK = "<image>"  # in texts, where an image is
+IMAGES = {"image": ("image", "url", "path", "base64"), "image_url": ("image_url",), "input_image": ("image_url",)}
 
 Turn = dict[str, Any]
 
@@ -63,13 +66,15 @@ def as_tools(value: Any) -> list[dict]:
 
 def is_plain(turn: Turn) -> bool:
     """Whether role and content say all: a text of the system, the user or the assistant."""
-    return set(turn) == PLAIN and turn["role"] != "tool"
+    return set(turn) == PLAIN and turn["role"] != "tool" and isinstance(turn["content"], str)
 
 
 def said(turn: Turn) -> str:
     """A turn as one text: its content, or its calls as JSON where it has none."""
-    calls = turn.get("tool_calls")
-    return turn["content"] or (json.dumps(calls, ensure_ascii=False) if calls else "")
+    calls, content = turn.get("tool_calls"), turn["content"]
+    if not isinstance(content, str):
+        return "".join(part.get("text", MARK) for part in content)
+    return content or (json.dumps(calls, ensure_ascii=False) if calls else "")
 
 
 def _parsed(text: str, otherwise: str) -> Any:
@@ -106,20 +111,35 @@ def _turn(number: int, turn: Any) -> Turn:
         content = ""  # it calls or thinks, without a text
     elif "content" not in turn:
         raise Unusable(f"turn {number} has {', '.join(map(str, turn))}; needed role and content")
-    return {"role": role, "content": _content(number, content), **more}
+    content = _content(number, content)
+    if not isinstance(content, str) and role != "user":
+        raise Unusable(f"turn {number}: an image in a turn of {role}; needed one of user")
+    return {"role": role, "content": content, **more}
 
 
-def _content(number: int, content: Any) -> str:
-    """A turn's text; text parts are joined, as chat templates do. Raises Unusable for parts of other types."""
+def _content(number: int, content: Any) -> str | list[dict]:
+    """A turn's text; text parts are joined, as chat templates do. With images the parts {type: text, text} and {type:
+    image, image}, whose source is None where the part has none. Raises Unusable for parts of other types."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
         raise Unusable(f"turn {number}: content is {_json(content)}; needed text")
     kinds = [part.get("type") if isinstance(part, dict) else _json(part) for part in content]
     texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    if set(kinds) != {"text"} or len(texts) < len(content):
-        raise Unusable(f"turn {number}: content has parts {', '.join(map(str, kinds))}; needed text")
-    return "".join(texts)
+    if not {"text", *IMAGES}.issuperset(kinds) or len(texts) < kinds.count("text"):
+        raise Unusable(f"turn {number}: content has parts {', '.join(map(str, kinds))}; needed text or images")
+    if set(kinds) == {"text"}:
+        return "".join(texts)
+    if any(MARK in text for text in texts):
+        raise Unusable(f"turn {number}: {MARK} in the text of a turn with images; needed a part for each image")
+    return [{"type": "text", "text": part["text"]} if part["type"] == "text" else
+            {"type": "image", "image": _source(part)} for part in content]
+
+
+def _source(part: dict) -> Any:
+    """What an image is read from: bytes, a text, or a struct with one of them; None where the part has none."""
+    found = next((part[key] for key in IMAGES[part["type"]] if not is_empty(part.get(key))), None)
+    return found.get("url") if isinstance(found, dict) and "url" in found else found
 
 
 def _calls(number: int, calls: Any) -> list[dict]:

@@ -19,7 +19,7 @@ from ouroboros.operators.juicer_recipes import inline_recipe, read_recipe
 from ouroboros.operators.juicer_whole import BYTES
 from ouroboros.operators.task_priority import Priority
 from ouroboros.pipeline.job.context import Context, run_stage
-from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store import pictures, tables
 from ouroboros.pipeline.store.digests import resolve
 from ouroboros.pipeline.store.errors import ConfigError, DataError
 from ouroboros.pipeline.store.files import hash_json
@@ -52,6 +52,7 @@ def work(context: Context) -> None:
             total.add(found, name[0] is None)
         check_splits(total)
         finish(context.directory, done, ordered=bool(priority_of(settings)))
+        pictures.link(context.inputs["tasks"], context.directory)
     kept, rejected = sum(total.kept.values()), sum(total.dropped.values())
     context.log.info("%d rows: %d kept, %d rejected", kept + rejected, kept, rejected)
     context.made.update(read=kept + rejected, kept=kept, rejected=rejected, **{s: total.kept[s] for s in SPLITS})
@@ -125,13 +126,14 @@ def is_conversation(row: dict) -> bool:
 def make_task(row: dict) -> Task:
     """A task from a row that the recipe kept; only splits sft and preference carry responses."""
     split = row["split"] or "train"
-    question, answer, context, messages, choices, columns = (
-        row[name] for name in ("question", "answer", "context", "messages", "choices", "columns"))
+    question, answer, context, messages, choices, columns, images = (
+        row[name] for name in ("question", "answer", "context", "messages", "choices", "columns", "pictures"))
     pair = (row["chosen"], row["rejected"]) if split == "preference" else (None, None)
-    more = [one for one in (context, messages, choices, columns) if one]
+    more = [one for one in (context, messages, choices, columns, images) if one]
     return Task(hash_json([question, answer, *more]), row["row"], split, question, answer,
                 row["solution"] if split == "sft" else None, context, *pair, row["taskset"], messages, choices,
-                row["features"], row.get("priority"), row["margin"] if split == "preference" else None, columns)
+                row["features"], row.get("priority"), row["margin"] if split == "preference" else None, columns,
+                images)
 
 
 def make_rejected(by_number: dict[int, dict], dropped: list[Dropped]) -> list[Rejected]:

@@ -169,6 +169,9 @@ def _task(settings: Config, taskset: Taskset, place: str, number: int) -> Task:
     if not 0 <= number < len(usable):
         raise DataError(f"--task {number}: task set '{taskset.name}' has {len(usable)} tasks, counted from 0.")
     one = usable[number]
+    if one.pictures:
+        raise DataError(f"--task {number} of '{taskset.name}' has images, which ouro debug does not show to a model; "
+                        "needed a task of text.")
     harbor_set = taskset.name in tasks_stage.harbor_sets(settings.buffer)
     answer = _in_image(settings, one.answer) if harbor_set else one.answer
     return Task("debug", one.row, "train", one.question, answer, one.solution, one.context, messages=one.messages,

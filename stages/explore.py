@@ -18,9 +18,10 @@ from ouroboros.pipeline.job.opening import opening
 from ouroboros.pipeline.job.progress import row_words
 from ouroboros.pipeline.job.schedule import Schedule, reaches, rft_schedule, rollout_schedule
 from ouroboros.pipeline.job.syncs import syncs_of
-from ouroboros.pipeline.job.tasksets import read_train
+from ouroboros.pipeline.job.tasksets import HELD, read_train
 from ouroboros.pipeline.job.waiting import wait_for
 from ouroboros.pipeline.store import checkpoints, files, records, routings, tables, versions
+from ouroboros.pipeline.store.pictures import has_pictures
 from ouroboros.stages.curation import curation_of
 from ouroboros.stages.explorer.children import run_child
 from ouroboros.stages.explorer.groups import Groups
@@ -30,7 +31,7 @@ from ouroboros.stages.explorer.watch import Watch
 from ouroboros.stages.explorer.watched_rewards import WatchedRewards
 from ouroboros.stages.explorer.weights import NextWeights, Weights
 from ouroboros.workflows.attempts.recording import STEP, Journal, forget_before, journal_file
-from ouroboros.workflows.engines.open import limited, open_engine
+from ouroboros.workflows.engines.open import limited, open_engine, seeing
 from ouroboros.workflows.evaluation import Subject, evaluate, read_sets
 from ouroboros.workflows.protocol.engine import STOP_TEXT, Engine
 from ouroboros.workflows.protocol.hugging_face import import_light
@@ -77,13 +78,15 @@ class Explorer:
         model = checkpoints.model_directory(context.inputs["model"])
         self.tokenizer = load_tokenizer(model, config.model)
         rewards = WatchedRewards(config, context.activity, context.directory)
-        self.prompts = Prompts(config, sets, self.tokenizer, rewards, context.directory, context.activity.calling)
+        self.prompts = Prompts(config, sets, self.tokenizer, rewards, context.directory, context.activity.calling,
+                               context.inputs["tasks"])
         self.schedule, self.version = schedule, 0  # version: of the weights that a step begins with
         self.syncs = syncs_of(context.directory, schedule, config)
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
-        self.engine = open_engine(model, config, end_tokens(self.tokenizer, model), self.colocated, context.directory,
-                                  adapter, self._await_trainer)
+        shown = map(has_pictures, filter(None, (context.inputs["tasks"], context.inputs.get(HELD))))
+        self.engine = open_engine(model, seeing(config, any(shown)), end_tokens(self.tokenizer, model), self.colocated,
+                                  context.directory, adapter, self._await_trainer)
         self.in_turns = self.colocated and not files.read_json(context.directory / TOTAL)["overlap"]
         self.continues = config.mode != "explore" and config.explorer.partial_rollout and not self.in_turns
         self.writer = Background()  # compresses and flushes a step's files while the next is generated
@@ -228,7 +231,7 @@ class Explorer:
             weights_versions=done.versions if done else None, min_p=sampling.min_p,
             kept_tokens=done.kept.lists() if done and done.kept else None,
             token_rewards=outcome.token_rewards if done is outcome.trajectory else None,
-            watch_reward=self.watched.get(attempt),
+            watch_reward=self.watched.get(attempt), pictures=self.prompts.tasks[task].pictures,
         )
 
     def _oldest(self, sampled: list[int | None] | None) -> int:

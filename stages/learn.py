@@ -24,6 +24,7 @@ from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.settings.rates import is_kept
 from ouroboros.pipeline.store import checkpoints, files, records, tables
 from ouroboros.pipeline.store.errors import ModelError, StageError
+from ouroboros.pipeline.store.pictures import has_pictures
 from ouroboros.stages import device_sharing, recompute
 from ouroboros.stages.explorer.children import RENDEZVOUS, kept, run_child
 from ouroboros.stages.learner.actor import Actor
@@ -72,6 +73,8 @@ class Trainer:
         self.algorithm = Algorithm.of(config, saved.get("state", saved.get("kl_coef")))  # its name until 2026-11
         self.objective = Objective(config, self.algorithm)
         self.source = self._source()
+        if "tasks" in context.inputs and has_pictures(context.inputs["tasks"]):
+            _refuse_images(config, {*self.algorithm.estimates}, context.inputs)
         self.process = Process.start(config.seed, context.directory / RENDEZVOUS,
                                      config.trainer.ulysses_sequence_parallel_size)
         self.load = Watch() if self.process.rank == 0 else None
@@ -219,7 +222,7 @@ class Trainer:
         self.actor.release_cache()
         publishes = self.syncs.publishes(step) or self._is_asked(step)
         if publishes:
-            self.publishing.hand_over(step, batch.longest_row(PROBE_TOKENS))
+            self.publishing.hand_over(step, *batch.probe(PROBE_TOKENS))
         published = time.perf_counter()
         count = len(batch.rollouts)
         mismatch = self.objective.mismatch(batch.rollouts, result.logprobs[:count]) if count else None
@@ -320,6 +323,15 @@ class Trainer:
 def _any(process: Process, holds: bool) -> bool:
     """Whether it holds on any rank. Collective."""
     return holds if process.ranks == 1 else bool(process.all_reduce(torch.tensor(int(holds), device=process.device)))
+
+
+def _refuse_images(config, estimates: set[str], inputs: dict[str, Path]) -> None:
+    """Raises ModelError for what is not there yet for rows with images."""
+    lacking = {"trainer.zero_stage=3": config.trainer.zero_stage == 3,
+               "trainer.ulysses_sequence_parallel_size": config.trainer.ulysses_sequence_parallel_size > 1,
+               "a critic (algorithm.advantage_fn)": "values" in estimates, "a teacher": "teacher" in inputs}
+    if found := [what for what, asked in lacking.items() if asked]:
+        raise ModelError(f"tasks have images, and {found[0]} is for rows of text alone. Leave out one of the two.")
 
 
 def learn(context: Context) -> None:

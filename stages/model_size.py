@@ -121,9 +121,10 @@ def build(named: str | dict[str, Any], trust: bool = False):
     import torch
 
     if isinstance(named, dict):
-        from ouroboros.stages.model import character_tokenizer, qwen2_config
+        from ouroboros.stages.model import character_tokenizer, model_config
 
-        config = qwen2_config(Init.partial(named), character_tokenizer(1), 1)
+        init = Init.partial(named)
+        config = model_config(init, character_tokenizer(1, bool(init.image_size)), 1)
     else:
         config = read_config(named, trust)
         if config.is_encoder_decoder:  # by the default of its kind, too, where config.json does not say so

@@ -63,10 +63,12 @@ def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
 
 
 def _media(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
-    for name in (name for names in MEDIA.values() for name in names):
-        if name not in source["columns"].values() and (shown := sum(bool(row.get(name)) for row in rows)):
+    read = {json.loads(source["form"])["image_key"] if source["form"] else None, *source["columns"].values()}
+    for kind, name in ((kind, name) for kind, names in MEDIA.items() for name in names):
+        if name not in read and (shown := sum(bool(row.get(name)) for row in rows)):
             yield (f"{source['key']}: {shown} of {len(rows)} sampled rows have a value in the column '{name}', which "
-                   "the model does not see: prompts and responses are text alone.")
+                   "the model does not see: " + (f"{source['format_key']}.image_key={name} shows it."
+                                                 if kind == "image" else "prompts are text and images alone."))
 
 
 def _no_split(source: dict[str, Any]) -> Iterator[str]:

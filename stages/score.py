@@ -11,11 +11,13 @@ from pathlib import Path
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.opening import opening
 from ouroboros.pipeline.job.policies import benched, opened
+from ouroboros.pipeline.job.tasksets import HELD
 from ouroboros.pipeline.settings.kinds import KINDS
 from ouroboros.pipeline.store import checkpoints, files, tables
+from ouroboros.pipeline.store.pictures import has_pictures
 from ouroboros.stages.explorer.children import run_child
 from ouroboros.stages.explorer.watched_rewards import WatchedRewards
-from ouroboros.workflows.engines.open import limited, open_engine
+from ouroboros.workflows.engines.open import limited, open_engine, seeing
 from ouroboros.workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
 from ouroboros.workflows.protocol.hugging_face import import_light
 from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer
@@ -62,8 +64,9 @@ def score_models(context: Context, name: str, steps: list[int], model_of: Opened
                 rewards = WatchedRewards(context.config, context.activity, context.directory)
                 sets = read_sets(context, tokenizer, rewards)
                 passes[1] = len(DECODINGS) * len(sets) * len(steps)
+                config = seeing(context.config, has_pictures(context.inputs.get(HELD, context.inputs["tasks"])))
                 with opening():
-                    engine = open_engine(model, context.config, end_tokens(tokenizer, model), logs=context.directory)
+                    engine = open_engine(model, config, end_tokens(tokenizer, model), logs=context.directory)
                 advance()
             else:
                 engine.load_weights(model)

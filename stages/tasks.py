@@ -21,7 +21,7 @@ from ouroboros.operators.formats import read_records
 from ouroboros.operators.generate import GENERATORS
 from ouroboros.pipeline.job.context import Context, run_stage
 from ouroboros.pipeline.job.tasksets import sets_with_paths
-from ouroboros.pipeline.store import harbor, tables
+from ouroboros.pipeline.store import harbor, pictures, tables
 from ouroboros.pipeline.store.data_files import open_files
 from ouroboros.pipeline.store.digests import resolve
 from ouroboros.pipeline.store.errors import ConfigError, DataError, pick
@@ -32,11 +32,12 @@ GROUP = 10_000  # rows in memory at once, and of a row group of the file
 
 
 def work(context: Context) -> None:
-    images = built(context)
+    images, kept = built(context), pictures.Kept(context.directory / ".pictures.tmp")
     of_harbor, found = harbor_sets(context.config.buffer), Counter()
 
     def counted() -> Iterator[RawTask]:
-        for position, row in enumerate(chain(read_pool(context.config), read_sets(context.config, images))):
+        for position, row in enumerate(chain(
+                read_pool(context.config, kept), read_sets(context.config, images, kept))):
             found["rows"] += 1
             found["solutions"] += row.solution is not None
             found["harbor"] += row.taskset in of_harbor
@@ -46,6 +47,7 @@ def work(context: Context) -> None:
                 context.activity.alive()
 
     tables.write_groups(context.directory / tables.LOCATIONS["raw"], RawTask, _groups(counted()))
+    kept.write(context.directory)
     context.log.info("%d rows, %d of them demonstrations", found["rows"], found["solutions"])
     context.made["rows"] = found["rows"]
     if of_harbor:
@@ -68,14 +70,14 @@ def _groups(rows: Iterable[RawTask]) -> Iterator[list[RawTask]]:
                           f"{PIPELINE}.generator to one of {', '.join(GENERATORS)}.")
 
 
-def read_pool(config) -> Iterable[RawTask]:
-    """The rows that curation splits into train, test and demonstrations."""
+def read_pool(config, kept: pictures.Kept | None = None) -> Iterable[RawTask]:
+    """The rows that curation splits into train, test and demonstrations. kept: of read_records."""
     settings = config.data_processor.task_pipeline
     if settings.generator:
-        return generate(settings.generator, config.seed, settings.generator_args)
+        return generate(settings.generator, config.seed, settings.generator_args, kept)
     return read_set(settings.inputs, None, settings.split, settings.format, "task", f"{PIPELINE}.inputs",
                     keys_of(config.buffer.explorer_input.taskset, pool=True),
-                    asked=config.buffer.explorer_input.taskset.columns)
+                    asked=config.buffer.explorer_input.taskset.columns, kept=kept)
 
 
 def built(context: Context) -> Mapping[str, Image]:
@@ -87,13 +89,15 @@ def built(context: Context) -> Mapping[str, Image]:
     return {row["source"]: Image(**row) for row in rows}
 
 
-def read_sets(config, images: Mapping[str, Image] | None = None) -> Iterator[RawTask]:
-    """The rows of every set with a path of its own. images: of Harbor tasks (`built`); None: before they are."""
+def read_sets(config, images: Mapping[str, Image] | None = None, kept: pictures.Kept | None = None
+              ) -> Iterator[RawTask]:
+    """The rows of every set with a path of its own. images: of Harbor tasks (`built`); None: before they are. kept: of
+    read_records."""
     for key, name, split, taskset in sets_with_paths(config.buffer):
         purpose = "task" if split != "sft" else "demonstration" if taskset.format.response_key else "text"
         made = read_set(taskset.path, taskset.subset_name, taskset.split, taskset.format, purpose, f"{key}.path",
                         keys_of(taskset) if split == "train" else (), images,
-                        getattr(taskset, "columns", ()))
+                        getattr(taskset, "columns", ()), kept)
         yield from (replace(row, taskset=name, split=_split(purpose, split, row)) for row in made)
 
 
@@ -102,10 +106,14 @@ def _split(purpose: str, split: str, row: RawTask) -> str:
     return "text" if purpose == "text" else "preference" if split == "sft" and row.chosen is not None else split
 
 
-def generate(name: str, seed: int, given: dict[str, Any]) -> list[RawTask]:
-    """Rows of a generator. Raises ConfigError for an unknown name or arguments that it does not take."""
+def generate(name: str, seed: int, given: dict[str, Any], kept: pictures.Kept | None = None) -> list[RawTask]:
+    """Rows of a generator. kept: where their images are stored. Raises ConfigError for an unknown name or
+    arguments that it does not take."""
     generator = pick(GENERATORS, name, "generator")
+    kept = kept or pictures.Kept(None)
     rows = list(generator(seed, **arguments("generator", name, generator, given, f"{PIPELINE}.generator_args")))
+    for row in rows:
+        row.pictures = [kept.keep(one) for one in row.pictures or ()] or None
     if not rows:
         raise DataError(f"generator '{name}' made no rows with {given}; ask for some tasks.")
     return rows
@@ -118,24 +126,24 @@ def keys_of(taskset, pool: bool = False) -> list[str]:
 
 def read_set(paths: str | list[str], subset: str | None, split: str, columns, purpose: str, key: str,
              features: Sequence[str] = (), images: Mapping[str, Image] | None = None,
-             asked: Sequence[str] = ()) -> Iterator[RawTask]:
+             asked: Sequence[str] = (), kept: pictures.Kept | None = None) -> Iterator[RawTask]:
     """Rows of all files behind `paths`, in order, numbered. Raises DataError naming the file.
 
     columns: the settings of its format. purpose: task, demonstration or text. key: the setting that holds the paths.
     features: keys of numbers beside the tasks. images: of Harbor tasks (`built`); None: a preview, before they are.
-    asked: columns that are kept with the tasks.
+    asked: columns that are kept with the tasks. kept: of read_records.
     """
     number = 0
     for file, records in open_files(paths, subset, split, key):
-        before, noted, kept = number, deque(), deque()
+        before, noted, others = number, deque(), deque()
         records = noting(records, features, noted) if features else records
-        records = keeping(records, asked, columns, kept) if asked else records
+        records = keeping(records, asked, columns, others) if asked else records
         rows = ((_of_harbor(record, before + place, columns, file, images) for place, record in enumerate(records))
-                if Path(file).name == harbor.FILE else read_records(records, columns, purpose, file, before))
+                if Path(file).name == harbor.FILE else read_records(records, columns, purpose, file, before, kept))
         for row in rows:
             number += 1
             row = featured(row, noted.popleft()) if features else row
-            yield with_columns(row, kept.popleft()) if asked else row
+            yield with_columns(row, others.popleft()) if asked else row
         if number == before:
             raise DataError(f"{file} holds no rows; take it out of {key}.")
 

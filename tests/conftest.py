@@ -183,6 +183,18 @@ def tiny_model(tmp_path_factory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="session")
+def seeing_model(tmp_path_factory) -> Path:
+    """A random Idefics 3 with the tokens of images, made by the stage `model`."""
+    from ouroboros.stages.model import work
+
+    directory = tmp_path_factory.mktemp("store") / "model-seeing"
+    directory.mkdir()
+    config = overridden(*TINY, "model.init.image_size=32", "model.max_prompt_tokens=64")
+    work(Context("toy/one", "model", "seeing", directory, config, {}, logging.getLogger("tests")))
+    return directory
+
+
 @pytest.fixture
 def tiny_settings(settings):
     """The settings that go with `tiny_model`."""

@@ -10,23 +10,41 @@ from typing import Any
 from ouroboros.operators.turns import Unusable
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.workflows.protocol.prompts import task_turns
+from ouroboros.workflows.protocol.sight import with_images
 from ouroboros.workflows.reward_model import conversation_tokens
 from ouroboros.workflows.template_rows import Layout, TemplateRows
 
 
-def demonstrations(tokenizer, tasks: list, config, every_turn: bool) -> list[list[Layout] | str]:
+def demonstrations(tokenizer, tasks: list, config, every_turn: bool, shown: list | None = None
+                   ) -> list[list[Layout] | str]:
     """The rows of each demonstration, or why there is none. every_turn: train on every turn of the assistant.
 
-    config: settings with sections model and buffer.
+    config: settings with sections model and buffer. shown: the images of each, whose tokens are in its prompts.
     """
     rows = TemplateRows(tokenizer, config)
-    return [_or_reason(rows.of_demonstration, task, every_turn) for task in tasks]
+    return _with_images(tokenizer, [_or_reason(rows.of_demonstration, task, every_turn) for task in tasks], shown)
 
 
-def pairs(tokenizer, tasks: list, config) -> list[tuple[Layout, Layout] | str]:
-    """The chosen and the rejected response of each pair, or why there are none."""
+def pairs(tokenizer, tasks: list, config, shown: list | None = None) -> list[tuple[Layout, Layout] | str]:
+    """The chosen and the rejected response of each pair, or why there are none. shown: the images of each."""
     rows = TemplateRows(tokenizer, config)
-    return [_or_reason(rows.of_pair, task) for task in tasks]
+    return _with_images(tokenizer, [_or_reason(rows.of_pair, task) for task in tasks], shown)
+
+
+def _with_images(tokenizer, made: list, shown: list | None) -> list:
+    """The layouts of each task with the tokens of its images in their prompts, or why there are none."""
+    if not shown or not any(shown):
+        return made
+    each = [(place, layout) for place, layouts in enumerate(made) if not isinstance(layouts, str)
+            for layout in layouts]
+    tokens, reasons = with_images(tokenizer, [prompt for _, (prompt, _, _) in each],
+                                  [shown[place] for place, _ in each])
+    found: dict[int, list[Layout]] = {}
+    for number, (place, (_, rest, mask)) in enumerate(each):
+        found.setdefault(place, []).append((tokens[number], rest, mask))
+    refused = {each[number][0]: reason for number, reason in reasons.items()}
+    return [refused.get(place) or (layouts if isinstance(layouts, str) else type(layouts)(found[place]))
+            for place, layouts in enumerate(made)]
 
 
 def whole_pairs(tokenizer, tasks: list, config, padding: int) -> list[tuple[list[int], list[int]] | str]:
@@ -40,7 +58,8 @@ def whole_pairs(tokenizer, tasks: list, config, padding: int) -> list[tuple[list
 
 def _whole_pair(tokenizer, task, config, padding: int) -> tuple[list[int], list[int]] | str:
     if task.messages is not None:
-        return "it has tools, calls, thoughts or several turns in a response, and a reward model is asked about texts"
+        return ("it has images, tools, calls, thoughts or several turns in a response, and a reward model is asked "
+                "about texts")
     made = []
     for response in (task.chosen, task.rejected):
         tokens = conversation_tokens(tokenizer, [*task_turns(task, config), {"role": "assistant", "content": response}])

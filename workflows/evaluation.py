@@ -13,6 +13,7 @@ from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.progress import task_words
 from ouroboros.pipeline.job.tasksets import HELD, read_eval
 from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store.pictures import Picture, pictures_of
 from ouroboros.workflows.attempts.concurrency import concurrency_of
 from ouroboros.workflows.attempts.recording import EVALUATION, Journal, journal_file
 from ouroboros.workflows.attempts.schedule import roll_out
@@ -21,6 +22,7 @@ from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.outcomes import RewardFunction, Sampling, check_failures, decode
 from ouroboros.workflows.protocol.prompts import prompt_tokens
 from ouroboros.workflows.protocol.seeds import base_seed, request_seed
+from ouroboros.workflows.protocol.sight import with_images
 from ouroboros.workflows.rewards import Rewards, add_own_rewards
 from ouroboros.workflows.single_turn import load_workflows
 from ouroboros.workflows.task_at_hand import TaskAtHand, bound, unwritable
@@ -44,7 +46,7 @@ class Subject:
 @dataclass(frozen=True)
 class EvaluationSet:
     """An evaluation set, ready to sample. taskset: its settings; texts and tokens: its prompts; unwritable: by place,
-    why the chat template cannot write one. rewards: of each task.
+    why the chat template cannot write one. pictures, rewards: of each task.
 
     rows: of the set; equal rows are one task. trained: number of its tasks that are in the training data. opener: of
     its reward functions.
@@ -56,6 +58,7 @@ class EvaluationSet:
     trained: int
     texts: list[str]
     tokens: list[list[int]]
+    pictures: list[tuple[Picture, ...]]
     unwritable: dict[int, str]
     rewards: list[list[RewardFunction]]
     opener: Rewards
@@ -69,11 +72,13 @@ def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationS
     """
     inputs, made, learnt = context.inputs, [], training_prompts(context.inputs)
     for taskset in context.config.buffer.explorer_input.eval_tasksets:
-        rows = read_eval(inputs.get(HELD, inputs["tasks"]), taskset)
+        rows = read_eval(curated := inputs.get(HELD, inputs["tasks"]), taskset)
         tasks = list({task.task_id: task for task in rows}.values())
-        trained = sum(prompt_of(task.context, task.question) in learnt for task in tasks)
+        trained = sum(prompt_of(task.context, task.question, task.pictures) in learnt for task in tasks)
         texts, reasons = task_prompts(tokenizer, tasks, context.config)
-        made.append(EvaluationSet(taskset, tasks, len(rows), trained, texts, prompt_tokens(tokenizer, texts), reasons,
+        pictures = [pictures_of(task, curated) for task in tasks]
+        tokens, unseen = with_images(tokenizer, prompt_tokens(tokenizer, texts), pictures)
+        made.append(EvaluationSet(taskset, tasks, len(rows), trained, texts, tokens, pictures, reasons | unseen,
                                   rewards.by_task(taskset, tasks), rewards))
         _warn(context.log, made[-1])
     return made
@@ -158,7 +163,7 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
     outcomes = roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds, [sampling] * len(asked),
                         concurrency_of(config.explorer), journal,
                         [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))],
-                        retries=config.explorer.max_retry_times)
+                        retries=config.explorer.max_retry_times, pictures=[held.pictures[i] for i in asked])
     decode(outcomes, tokenizer)
     with held.opener.judged_by(engine, tokenizer):
         add_own_rewards(outcomes, tasks, [held.rewards[i] for i in asked], asked, config)

@@ -10,10 +10,10 @@ from ouroboros.pipeline.job.tasksets import HELD
 from ouroboros.pipeline.store import files, records, tables
 
 
-def prompt_of(context: Iterable[dict], question: str) -> str:
-    """The text before the response, used to compare tasks."""
+def prompt_of(context: Iterable[dict], question: str, pictures: Iterable[str] | None = None) -> str:
+    """The text before the response, and the hashes of its images, used to compare tasks."""
     said = [turn["content"] for turn in context if turn["role"] != "system"]
-    return "\n".join(" ".join(text.split()) for text in [*said, question])
+    return "\n".join([*(" ".join(text.split()) for text in [*said, question]), *(pictures or ())])
 
 
 def training_prompts(inputs: dict[str, Path]) -> set[str]:
@@ -25,8 +25,10 @@ def training_prompts(inputs: dict[str, Path]) -> set[str]:
     own = [inputs["tasks"]] if HELD in inputs else [inputs["trained"]] if "trained" in inputs else []
     found: set[str] = set()
     for curated in dict.fromkeys([*own, *_curated_for(inputs["model"])]):
-        rows = tables.read(curated / tables.LOCATIONS["tasks"], records.Task).select(["context", "question", "split"])
-        found |= {prompt_of(row["context"], row["question"]) for row in rows.to_pylist() if row["split"] != "test"}
+        rows = tables.read(curated / tables.LOCATIONS["tasks"], records.Task)
+        rows = rows.select(["context", "question", "pictures", "split"]).to_pylist()
+        found |= {prompt_of(row["context"], row["question"], row["pictures"]) for row in rows
+                  if row["split"] != "test"}
     return found
 
 

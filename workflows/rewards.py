@@ -15,6 +15,7 @@ from typing import Any
 
 from ouroboros.operators import shaping
 from ouroboros.operators.reward import load_reward
+from ouroboros.operators.turns import said
 from ouroboros.pipeline.job import own_process
 from ouroboros.pipeline.job.shares import auxiliary_gpus
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, ModelScore, OverlongPenalty
@@ -166,9 +167,15 @@ def add_own_rewards(outcomes: Sequence[Outcome], tasks: Sequence, functions: Seq
         together.setdefault(id(own), []).append(place)
     for places in together.values():
         those = [tasks[place] for place in places]
-        add_rewards([outcomes[place] for place in places], [task_turns(task, config) for task in those],
+        add_rewards([outcomes[place] for place in places], [_texts(task, config) for task in those],
                     [task.answer for task in those], functions[places[0]], [groups[place] for place in places],
                     [columns_of(task) for task in those])
+
+
+def _texts(task, config) -> list[dict]:
+    """The turns of a task's prompt, whose images are marks in their texts."""
+    turns = task_turns(task, config)
+    return [{**turn, "content": said(turn)} for turn in turns] if task.pictures else turns
 
 
 def _devices(config, index: int) -> list[str]:

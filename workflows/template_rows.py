@@ -12,7 +12,7 @@ from contextlib import suppress
 from copy import copy
 from pathlib import Path
 
-from ouroboros.operators.turns import Turn, Unusable
+from ouroboros.operators.turns import Turn, Unusable, said
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.workflows.protocol.prompts import (
     choices_of,
@@ -266,7 +266,7 @@ def _bare(text: str) -> str:
 def _shape(turns: list[Turn], tools: list[dict]) -> tuple:
     """What decides which fields a template reads: roles, fields that say something, calls with arguments."""
     return bool(tools), *((turn["role"],
-                           *sorted(name for name, value in turn.items() if name != "content" or value.strip()),
+                           *sorted(name for name, value in turn.items() if name != "content" or said(turn).strip()),
                            *(call["function"]["arguments"] != "{}" for call in turn.get("tool_calls", ())))
                           for turn in turns)
 
@@ -277,7 +277,9 @@ def _without(turn: Turn) -> Iterator[tuple[str, Turn]]:
         if name == "tool_calls":
             yield from _without_calls(turn)
         elif name == "content":
-            if value.strip():  # templates write white space anew
+            if isinstance(value, list):
+                yield "an image", {**turn, "content": [part for part in value if part["type"] != "image"]}
+            elif value.strip():  # templates write white space anew
                 yield name, {**turn, "content": ""}
         elif name not in ("role", "content", *LINKS.get(turn["role"], ())):
             yield name, {key: one for key, one in turn.items() if key != name}

@@ -27,7 +27,7 @@ from ouroboros.operators.generate import countdown
 from ouroboros.operators.losses.clipped import Ppo
 from ouroboros.operators.reward import countdown_reward
 from ouroboros.pipeline.settings.config import Config, Init
-from ouroboros.stages.model import character_tokenizer, qwen2_config
+from ouroboros.stages.model import character_tokenizer, model_config
 from ouroboros.workflows.engines.transformers_engine import TransformersEngine
 from ouroboros.workflows.protocol.engine import Request
 from ouroboros.workflows.protocol.seeds import request_seed
@@ -44,7 +44,7 @@ tokenizer = character_tokenizer(longest=64)
 torch.manual_seed(1)
 torch.set_num_threads(1)  # a model as small as this gains nothing by more
 init = Init(hidden_size=32, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, intermediate_size=64)
-Qwen2ForCausalLM(qwen2_config(init, tokenizer, 64)).save_pretrained(directory)
+Qwen2ForCausalLM(model_config(init, tokenizer, 64)).save_pretrained(directory)
 tokenizer.save_pretrained(directory)
 
 tasks = list(countdown(seed=1, tasks=TASKS, demonstrations=0, dirt=0.0))  # rows with a question and an answer

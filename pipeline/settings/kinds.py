@@ -259,12 +259,13 @@ LATER = {"repetition": None, "changes": {}, **dict.fromkeys(REWRITES[:2]), REWRI
              ("engine_type", "vllm"), ("enable_thinking", None), ("max_prompt_tokens", None),
              ("max_response_tokens", None))},
          "data_processor.task_pipeline.priority_weights": {}, "data_processor.task_pipeline.top_k": -1,
-         "model.min_p": 0.0,
+         "model.min_p": 0.0, "model.init.image_size": None,
          **{f"{one}.rollout_args.{name}": None for one in SETS[:3] for name in ("max_tokens", "min_p")},
          **{f"{one}.columns": [] for one in SETS[:3]},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
             for name, unset in (("unsupported", "error"), ("tools_key", "tools"), ("workflow_key", None),
-                                 ("reward_fn_key", None), ("reply_prefix", None), ("margin_key", None))},
+                                 ("reward_fn_key", None), ("reply_prefix", None), ("margin_key", None),
+                                ("image_key", None))},
          **{f"{one}.data_selector{name}": unset for name, unset in (
              (".feature_keys", []), (".kwargs", {}), ("", {})) for one in TASKSETS_EACH}}
 

@@ -31,7 +31,16 @@ class Init(Section):
     num_key_value_heads: int = setting(2, "number of key/value heads; must divide num_attention_heads", ge=1)
     intermediate_size: int = setting(256, "width of the gated MLP", ge=8, le=262144)
     tie_word_embeddings: bool = setting(True, "share the input embedding with the output head")
+    image_size: int | None = setting(
+        None, "edge of the square that an image is scaled to, pixels: the model reads images too, with a tower of two "
+              "layers (Idefics 3's architecture); null: it reads text alone", ge=16, le=1024)
     rope_theta: float = setting(1e4, "base of the rotary positions; a small one keeps near positions apart", gt=1)
+
+    @rule
+    def _image(self):
+        if self.image_size and self.image_size % 16:
+            yield Problem("image_size", "needed a multiple of 16: two patches of 8 pixels become one token.",
+                          found=self.image_size)
 
     @rule
     def _heads(self):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 LOCATIONS = {
     "images": "images.parquet",
+    "pictures": "pictures.parquet",
     "raw": "raw.parquet",
     "tasks": "tasks.parquet",
     "rejected": "rejected.parquet",

@@ -14,6 +14,7 @@ READS = {  # model_type -> keys of the hub's config.json that vLLM 0.32 needs, a
     "lfm2": ("conv_dim", "block_dim"), "minimax_m2": ("rotary_dim",), "longcat_flash": ("mla_scale_q_lora",),
     "mimo_v2_flash": ("hybrid_layer_pattern",)}
 SEEING = {"Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"}  # of text alone, in modules of vLLM that read images too
+PIL = {"idefics3"}  # model_types with towers whose images transformers reads without torchvision
 WIDER = ("cohere2", "cohere2_moe")  # vLLM attends to one token more than transformers: its commandr.py
 OTHER = "Set explorer.rollout_model.engine_type=transformers, which generates with transformers itself."
 
@@ -31,7 +32,7 @@ def engine_problem(config: dict[str, Any], longest: int) -> Problem | None:
         return Problem("explorer.rollout_model.engine_type", f"the installed vLLM does not list {named[0]}, and its "
                        f"transformers backend does attention alone: {obstacle}.", OTHER, found="vllm")
     seen = isinstance(config.get("text_config"), dict) or SEEING.intersection(named)
-    if seen and importlib.util.find_spec("torchvision") is None:
+    if seen and config.get("model_type") not in PIL and importlib.util.find_spec("torchvision") is None:
         return Problem("explorer.rollout_model.engine_type", f"vLLM's code for {named[0]} reads images too, and needs "
                        "torchvision, which is not installed.", f"Install the torchvision of this torch, or: {OTHER}",
                        found="vllm")

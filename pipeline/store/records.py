@@ -17,8 +17,10 @@ from ouroboros.pipeline.store.task_records import (
     COMPONENTS,
     FLOATS,
     KEPT,
+    PICTURES,
     TOKENS,
     Image,
+    Picture,
     Profile,
     RawTask,
     Rejected,
@@ -106,6 +108,7 @@ class Experience:
     watch_reward: float | None = column(
         pa.float64(), "what explorer.watch gives the attempt, by which nothing is trained; null: not in its sample, or "
         "failed", later=True, default=None)
+    pictures: list[str] | None = column(pa.list_(pa.string()), PICTURES, later=True, default=None)
 
 
 @dataclass(slots=True)
@@ -328,6 +331,7 @@ class Curated:
 
 TABLES: dict[str, type] = {
     "images": Image,
+    "pictures": Picture,
     "raw": RawTask,
     "tasks": Task,
     "rejected": Rejected,

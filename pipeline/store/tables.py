@@ -136,7 +136,7 @@ def _differences(found: pa.Schema, needed: pa.Schema, older: list[str]) -> list[
 
 # SQL: the name of a row's stage; rows that one took of another (pipeline/job/trunks.py) have the same, and another hash
 STAGE_NAME = "regexp_replace(stage, '-[0-9a-f]+$', '')"
-DATA = ("images", "raw", "tasks", "rejected")  # views with a stage column: stages of a run may share rows
+DATA = ("images", "pictures", "raw", "tasks", "rejected")  # views with a stage column: stages of a run may share rows
 
 
 class Rows(Sequence):

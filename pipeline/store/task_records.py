@@ -18,6 +18,7 @@ MESSAGES = ("where texts do not say all, JSON: messages (of a demonstration with
 MARGIN = "of a pair, by how much the chosen response is better, under format.margin_key; null: not said"
 CHOICES = ("what the record says of its attempts, JSON: workflow, reward_fn (names), reply_prefix; null: nothing, its "
            "set does")
+PICTURES = "hashes of the images in its prompt, in order: rows of the table pictures; null: none"
 COLUMNS = "other columns of the record that functions of its set are given, JSON by name; null: they are given none"
 
 
@@ -53,6 +54,7 @@ class RawTask:
     features: list[tuple[str, float]] | None = column(COMPONENTS, FEATURES, later=True, default_factory=list)
     margin: float | None = column(pa.float64(), MARGIN, later=True, default=None)
     columns: str | None = column(pa.string(), COLUMNS, later=True, default=None)
+    pictures: list[str] | None = column(pa.list_(pa.string()), PICTURES, later=True, default=None)
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class Task:
                                                   "training", later=True, default=None)
     margin: float | None = column(pa.float64(), MARGIN, later=True, default=None)
     columns: str | None = column(pa.string(), COLUMNS, later=True, default=None)
+    pictures: list[str] | None = column(pa.list_(pa.string()), PICTURES, later=True, default=None)
 
 
 @dataclass(slots=True)
@@ -130,6 +133,17 @@ class Image:
     seconds: float = column(pa.float64(), "of the build, also where an earlier stage made it")
     bytes: int | None = column(pa.int64(), "of the files of all its layers, of which images share some", null=True)
     layers: int | None = column(pa.int32(), "number of its layers", null=True)
+
+
+@dataclass(slots=True)
+class Picture:
+    """An image that tasks show to the model."""
+
+    hash: str = column(pa.string(), "first 32 hex digits of the sha256 of its file")
+    format: str = column(pa.string(), "png, jpeg, webp, gif, bmp or tiff")
+    width: int = column(pa.int32(), "pixels, before it is rotated as its EXIF says")
+    height: int = column(pa.int32(), "pixels, the same")
+    data: bytes = column(pa.binary(), "the file, as it was given")
 
 
 @dataclass(slots=True)

@@ -94,7 +94,8 @@ class Groups:
             [self.prompts.tokens[group.task] for group, _, _ in each], [seed for _, seed, _ in each],
             [sampling for _, _, sampling in each], self.concurrency, journal,
             names, lambda progress: self.activity.reached(f"step {step}: {progress}"),
-            first.reached if needed < len(groups) else None, ends, self.config.explorer.max_retry_times, self.pace)
+            first.reached if needed < len(groups) else None, ends, self.config.explorer.max_retry_times, self.pace,
+            [self.prompts.pictures[group.task] for group, _, _ in each])
         self.rollout_seconds += time.perf_counter() - begin
         self.tail_seconds += tail(ends)
         taken = first.take(outcomes)

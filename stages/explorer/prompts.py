@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.pictures import pictures_of
+from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.protocol.outcomes import RewardFunction
 from ouroboros.workflows.protocol.prompts import prompt_hash, prompt_tokens
+from ouroboros.workflows.protocol.sight import with_images
 from ouroboros.workflows.rewards import Rewards
 from ouroboros.workflows.single_turn import load_workflows
 from ouroboros.workflows.task_at_hand import TaskAtHand, bound, unwritable
@@ -29,13 +32,16 @@ class Prompts:
     """The tasks of all sets, numbered consecutively; texts, token ids and hashes by that number."""
 
     def __init__(self, config, sets: TaskSets, tokenizer, rewards: Rewards, directory: Path | None = None,
-                 calling: Callable | None = None):
-        """config: the settings of the stage. directory: of the stage, and calling, for load_workflow."""
+                 calling: Callable | None = None, curated: Path | None = None):
+        """config: the settings of the stage. directory: of the stage, and calling, for load_workflow. curated: of the
+        stage whose tasks these are, which has their images."""
         self.config, self.tokenizer, self.rewards = config, tokenizer, rewards
         self.given, source = sets, config.buffer.explorer_input
         self.tasks = [task for _, tasks in sets for task in tasks]
         self.texts, self.unwritable = task_prompts(tokenizer, self.tasks, config)
-        self.tokens = prompt_tokens(tokenizer, self.texts)
+        self.pictures = [pictures_of(task, curated) if curated else () for task in self.tasks]
+        self.tokens, unseen = with_images(tokenizer, prompt_tokens(tokenizer, self.texts), self.pictures)
+        self.unwritable |= unseen
         self.hashes = [prompt_hash(tokens) for tokens in self.tokens]
         self.workflows: list[Callable] = []  # by task, as the reward functions
         self.functions: list[list[RewardFunction]] = []
@@ -61,5 +67,8 @@ class Prompts:
         """The workflow for one attempt at this task."""
         if task in self.unwritable:
             return unwritable(self.unwritable[task])
+        if self.pictures[task] and isinstance(self.workflows[task], Isolated):
+            return unwritable("the task has images, which agents are not shown; needed a workflow that asks with token "
+                              "ids, as simple_workflow")
         return bound(self.workflows[task], lambda: TaskAtHand(self.tasks[task], self.functions[task], self.tokenizer,
                                                               self.config))

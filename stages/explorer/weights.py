@@ -18,6 +18,7 @@ from ouroboros.pipeline.settings.config import resolve_dtype
 from ouroboros.pipeline.settings.trainer import publishes_deltas
 from ouroboros.pipeline.store import checkpoints, files, tables, versions
 from ouroboros.pipeline.store.errors import SyncError
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.attempts.recording import Journal
 from ouroboros.workflows.protocol.engine import Engine
 
@@ -148,9 +149,10 @@ def probe_difference(engine: Engine, manifest: dict, dtype: str, tolerance: floa
     """
     probe = manifest["probe"]
     allowed = np.maximum(ALLOWED[dtype], ROUNDED * np.array(probe.get("rounding", (0.0, 0.0))))
-    found, largest = engine.probe(probe["tokens"]), 0.0
+    shown = [tuple(Picture(*one) for one in probe["pictures"])] if "pictures" in probe else []
+    found, largest = engine.probe(probe["tokens"], *shown), 0.0
     last = probe.get("likeliest")  # versions of earlier releases have none
-    ends = engine.likeliest(probe["tokens"], last["temperature"]) if last else [{}] * len(found)
+    ends = engine.likeliest(probe["tokens"], last["temperature"], *shown) if last else [{}] * len(found)
     for index, (logprobs, after) in enumerate(zip(found, ends, strict=True)):
         far = np.abs(np.array(logprobs) - probe["logprobs"])
         end = abs(after.get(last["token"], -np.inf) - last["logprob"]) * min(last["temperature"], 1.0) if last else 0.0

@@ -13,6 +13,7 @@ from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.settings.routing import compares_routings
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.stages.learner.engine import policy
 from ouroboros.stages.learner.engine.adapter import Adapter, inject
 from ouroboros.stages.learner.engine.batch import Row
@@ -197,9 +198,10 @@ class Actor:
         write = partial(save_file, filename=directory / REFERENCE)
         return [Part(self.initial, write)] if self.initial and self.process.rank == 0 else []
 
-    def score(self, tokens: list[int]) -> list[float]:
-        """Log-prob at temperature 1 of each token after the first, [L - 1]."""
-        (micro,) = pack([Row("probe", tokens, 1, [1] * (len(tokens) - 1))], max(self.budget.tokens, len(tokens)), 0, 1)
+    def score(self, tokens: list[int], pictures: tuple[Picture, ...] = ()) -> list[float]:
+        """Log-prob at temperature 1 of each token after the first, [L - 1]. pictures: in them."""
+        row = Row("probe", tokens, 1, [1] * (len(tokens) - 1), pictures=pictures)
+        (micro,) = pack([row], max(self.budget.tokens, len(tokens)), 0, 1)
         with self.zero.scoring():
             return self.zero.forward(micro, temperature=1.0)[0].tolist()
 

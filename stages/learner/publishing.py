@@ -17,6 +17,7 @@ from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.syncs import Unasked
 from ouroboros.pipeline.settings.trainer import publishes_deltas
 from ouroboros.pipeline.store import checkpoints, tensor_files, versions
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.pipeline.store.tensor_files import Stored
 from ouroboros.pipeline.store.versions import Positions
 from ouroboros.stages.learner.actor import Actor
@@ -43,37 +44,37 @@ class Publishing:
         self._base: tuple[int, str] = 0, ""  # version and hash of the last
         self._since, self._bytes = 0, 0  # versions and bytes of deltas since a full one
 
-    def hand_over(self, version: int, tokens: list[int]) -> None:
+    def hand_over(self, version: int, tokens: list[int], pictures: tuple[Picture, ...] = ()) -> None:
         """Publishes the weights as `version`, unless they are, and answers an explorer that asked for them.
         Collective."""
         if version != self.published:
-            self.publish(version, tokens)
+            self.publish(version, tokens, pictures)
             self.published = version
         if self.actor.process.rank == 0:
             self.syncs.answer(version)
 
-    def publish(self, version: int, tokens: list[int]) -> None:
+    def publish(self, version: int, tokens: list[int], pictures: tuple[Picture, ...] = ()) -> None:
         """Publishes the weights as `version`, with their log-probs of `tokens`, which verify that they were loaded.
-        Collective."""
-        probe = self._probe(tokens)
+        pictures: in them. Collective."""
+        probe = self._probe(tokens, pictures) | ({"pictures": pictures} if pictures else {})
         state = self.actor.trainable_state()
         if state is not None:
             export = self.actor.write_adapter if self.actor.adapter else partial(self._write, version)
             versions.publish(self.context.directory, version, partial(export, state), probe)
 
-    def _probe(self, tokens: list[int]) -> dict[str, Any]:
+    def _probe(self, tokens: list[int], pictures: tuple[Picture, ...]) -> dict[str, Any]:
         """Log-probs of the tokens at temperature 1, by how much another rounding changes them below float32, and the
         log-prob of the likeliest token after them at the temperature of sampling. The latter (rank 0's) from the last
         hidden state: the policy scores tokens that are given."""
         module, states = self.actor.zero.module, []
         hook = decoder(module.model).register_forward_hook(lambda _, __, found: states.append(found.last_hidden_state))
         try:
-            probe: dict[str, Any] = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
+            probe: dict[str, Any] = {"tokens": tokens, "logprobs": self.actor.score(tokens, pictures)}
         finally:
             hook.remove()
         if module.model.dtype != torch.float32:
             with rounded_again(getattr(decoder(module.model), "layers", ())):
-                probe["rounding"] = apart(np.array(self.actor.score(tokens)), np.array(probe["logprobs"]))
+                probe["rounding"] = apart(np.array(self.actor.score(tokens, pictures)), np.array(probe["logprobs"]))
         part = module.way.part(torch.tensor([len(tokens) - 1], device=states[0].device), len(tokens))
         last = part.whole(states[0][0][part.places])[0]
         head = self.actor.zero.full_state(module.model.get_output_embeddings().named_parameters())

@@ -27,11 +27,10 @@ from ouroboros.pipeline.settings.config import Config, longest_sequence
 from ouroboros.pipeline.store.errors import ModelError
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.critic import Critic
-from ouroboros.stages.learner.engine import attention
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.packing import Fill, MicroBatch, pack
 from ouroboros.stages.learner.engine.process import Process
-from ouroboros.stages.learner.engine.way import Way, decoder, places
+from ouroboros.stages.learner.engine.way import Way, decoder, places, set_packed
 from ouroboros.stages.learner.teacher import Teacher
 from ouroboros.workflows.protocol.hugging_face import set_exact_attention
 from ouroboros.workflows.protocol.routing import Routers
@@ -321,7 +320,7 @@ class _Proof:
                 yield
         finally:
             if self.way.packed:
-                self.model.set_attn_implementation(attention.REGISTERED[self.way.packed])
+                set_packed(self.model, self.way.packed)
 
     @contextmanager
     def _in_float32(self) -> Iterator[bool]:
@@ -340,7 +339,7 @@ class _Proof:
             one.data = data.float()
         if packed:
             self.way.packed = "padded"  # the kernels of GPUs take no float32
-            self.model.set_attn_implementation(attention.REGISTERED[self.way.packed])
+            set_packed(self.model, self.way.packed)
         try:
             with torch.compiler.set_stance("force_eager"):
                 yield True
@@ -349,7 +348,7 @@ class _Proof:
                 one.data = data
             if packed:
                 self.way.packed = packed
-                self.model.set_attn_implementation(attention.REGISTERED[packed])
+                set_packed(self.model, packed)
             if self.process.device.type == "cuda":
                 torch.cuda.empty_cache()
 

@@ -149,8 +149,9 @@ def estimated_kl(actor: Actor, rows: list[Row]) -> float | None:
 def mismatched(rows: list[Row]) -> list[Row]:
     """The prompt of each row with the response of the same kind of the next pair with another prompt; none where all
     pairs have one prompt."""
-    prompts = [row.tokens[: row.prompt_length] for row in rows]
+    prompts = [(row.tokens[: row.prompt_length], row.pictures) for row in rows]
     others = [next((rows[at % len(rows)] for at in range(place + 2, place + len(rows), 2)
                     if prompts[at % len(rows)] != prompt), None) for place, prompt in enumerate(prompts)]
-    return [Row(f"{row.id}/mismatched", prompt + other.tokens[other.prompt_length :], row.prompt_length, other.mask)
-            for row, prompt, other in zip(rows, prompts, others, strict=True) if other]
+    return [Row(f"{row.id}/mismatched", prompt + other.tokens[other.prompt_length :], row.prompt_length, other.mask,
+                pictures=row.pictures)
+            for row, (prompt, _), other in zip(rows, prompts, others, strict=True) if other]

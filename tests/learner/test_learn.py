@@ -343,7 +343,7 @@ def test_an_explorer_that_asks_is_answered_after_a_step_and_while_its_rows_are_w
         assert step < 4 or asking.answered.wait(20)
         return cut(step)
 
-    def hand_over(version, tokens):
+    def hand_over(version, tokens, pictures=()):
         handed.append((version, trainer.actor.steps))
         asking.least.pop(0)
         if not asking.least:

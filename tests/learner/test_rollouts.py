@@ -10,9 +10,10 @@ import pytest
 from ouroboros.pipeline.job.load import Load
 from ouroboros.pipeline.store import hashes, records, tables
 from ouroboros.pipeline.store.errors import DataError, StageError
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.stages.learner.actor import Result
 from ouroboros.stages.learner.batches.rollouts import Rollouts
-from ouroboros.stages.learner.engine.batch import Origin, Row
+from ouroboros.stages.learner.engine.batch import Batch, Origin, Row
 from ouroboros.stages.learner.objective import Objective
 from ouroboros.stages.learner.record import Seconds, step_record, total, trained_rows
 from tests.factories import row
@@ -357,8 +358,15 @@ def test_the_probe_is_the_head_of_the_longest_row(stage):
     context = stage()
     explore(context, 1, [1.0, 0.0, 1.0, 1.0])
     batch = batch_of(Rollouts(context), 1)
-    assert batch.longest_row(256) == [7, 8, 9, 9, 9]  # of six: the engine must have room for one token more
-    assert batch.longest_row(3) == [7, 8, 9]
+    assert batch.probe(256) == ([7, 8, 9, 9, 9], ())  # of six: the engine must have room for one token more
+    assert batch.probe(3) == ([7, 8, 9], ())
+
+
+def test_the_probe_is_of_a_row_with_images_if_there_is_one_and_has_all_of_its_prompt():
+    seen = Row("seen", [1, 2, 3, 4, 5, 6], 4, [1, 1], pictures=(Picture("file", "hash"),))
+    batch = Batch(1, [Row("long", list(range(9)), 1, [1] * 8), seen])
+    assert batch.probe(2) == ([1, 2, 3, 4], seen.pictures)
+    assert batch.probe(9) == ([1, 2, 3, 4, 5], seen.pictures)
 
 
 def test_attempts_that_were_cut_have_no_token_in_the_loss(stage):

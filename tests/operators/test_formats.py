@@ -133,7 +133,7 @@ def test_a_pair_beside_its_conversation():
     ({"role": "user", "content": "q"}, "needed a list of {role, content}"), ([1], "turn 1 is"),
     ([{"from": "human", "value": "q"}], "turn 1 has from, value; needed role and content"),
     ([{"role": "human", "content": "q"}], "turn 1: role 'human'; needed one of system, user, assistant, tool"),
-    ([{"role": "user", "content": [{"type": "image"}]}], "turn 1: content has parts image; needed text"),
+    ([{"role": "user", "content": [{"type": "audio"}]}], "turn 1: content has parts audio; needed text"),
     ([{"role": "user", "content": None}], "turn 1: content is null"),
     (turns("s", "Think."), "the prompt ends with a turn of system; needed one of user or tool"),
     (turns("u", "q", "a", "answered"), "ends with a turn of assistant; needed one of user")])
@@ -210,7 +210,7 @@ def test_of_a_turn_what_says_something_is_kept():
 
 
 @pytest.mark.parametrize(("turn", "more", "words"), [
-    ({"role": "assistant", "content": [{"type": "text", "text": "3"}, {"type": "image_url"}]}, {}, "image_url"),
+    ({"role": "assistant", "content": [{"type": "text", "text": "3"}, {"type": "image_url"}]}, {}, "turn of assistant"),
     ({"role": "assistant", "content": None}, {}, "null"), ({"role": "alien", "content": "3"}, {}, "role 'alien'"),
     ({"role": "assistant", "content": "3"}, {"tools": [{"type": "function"}]}, "tools: number 1 names no function"),
     ({"role": "assistant", "content": "3"}, {"tools": {"add": {}, "b": 1}}, "tools are {"),

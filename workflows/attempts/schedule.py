@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ouroboros.pipeline.job.progress import thousands
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.attempts.concurrency import Concurrency
 from ouroboros.workflows.attempts.continued import origins, sampled_versions
 from ouroboros.workflows.attempts.interleaved import InterleavedAttempt
@@ -41,7 +42,7 @@ def roll_out(
     journal: Journal | None = None, names: Sequence[str] | None = None,
     report: Callable[["Progress"], None] = lambda progress: None,
     enough: Callable[[Sequence[Outcome | None]], bool] | None = None, ends: list[float] | None = None,
-    retries: int = 0, pace: Pace | None = None,
+    retries: int = 0, pace: Pace | None = None, pictures: Sequence[tuple[Picture, ...]] | None = None,
 ) -> list[Outcome]:
     """Attempts every prompt once, and one whose workflow failed up to `retries` times more.
 
@@ -53,11 +54,11 @@ def roll_out(
     report: called every second. enough: from the outcomes so far, whether to cancel the attempts that have none; they
     get the status LATE. ends: to which the time of each attempt's end is added, seconds of the monotonic clock. A
     further attempt begins when all have ended, with a seed and a name of its own; the outcome is that of the last one.
-    pace: limits the time of each attempt.
+    pace: limits the time of each attempt. pictures: in each prompt, whose tokens are in it.
     """
     schedule = _Schedule(engine, journal or Journal(), report, [] if ends is None else ends, pace)
     named = names or [str(index) for index in range(len(prompts))]
-    given = list(zip(workflows, prompts, seeds, samplings, named, strict=True))
+    given = list(zip(workflows, prompts, seeds, samplings, named, pictures or [()] * len(prompts), strict=True))
     places = [_Place(schedule, *each) for each in given]
 
     def ended() -> bool:
@@ -71,9 +72,9 @@ def roll_out(
             if not failed or ended():
                 break
             for index in failed:
-                workflow, prompt, seed, sampling, name = given[index]
+                workflow, prompt, seed, sampling, name, shown = given[index]
                 places[index] = _Place(schedule, workflow, prompt, request_seed(f"{seed}/again", turn, 0), sampling,
-                                       f"{name}/again/{turn}")
+                                       f"{name}/again/{turn}", shown)
             schedule.run(deque(places[index] for index in failed), concurrency or len(places), ended)
         for place in places:
             if place.outcome is None:
@@ -201,8 +202,9 @@ class _Place:
     """
 
     def __init__(self, schedule: _Schedule, workflow: Callable[[list[int]], Attempt] | Isolated, prompt: list[int],
-                 seed: int, sampling: Sampling, name: str):
+                 seed: int, sampling: Sampling, name: str, pictures: tuple[Picture, ...] = ()):
         self.schedule, self.prompt, self.seed, self.sampling = schedule, prompt, seed, sampling
+        self.pictures = pictures
         self.outcome: Outcome | None = None
         self.pending: dict[int, int | None] = {}
         self.asked: dict[int, tuple[int, Request, float, Origin | None, Event | None]] = {}  # by call, from position on
@@ -249,10 +251,13 @@ class _Place:
         if self.turns == MOST_CALLS:
             self.fail(f"the workflow called the model {MOST_CALLS} times and did not end; needed fewer calls in an "
                       "attempt")
+        elif self.pictures and prompt[: len(self.prompt)] != self.prompt:
+            self.fail("the workflow asks the model with another prompt than that of its task, which has images; needed "
+                      "one that begins with the task's own, as simple_workflow asks")
         elif 0 < len(prompt) < sampling.max_model_len:
             room = min(sampling.max_response_tokens, sampling.max_model_len - len(prompt), limit or sys.maxsize)
             request = Request(prompt, room, sampling.temperature, sampling.top_p, sampling.top_k, seed, self.last,
-                              schema, stop, sampling.min_p, sampling.keeps)
+                              schema, stop, sampling.min_p, sampling.keeps, self.pictures)
             self._request(call, request, origin)
         else:  # the engine would reject it, and with it every other request of the call
             self.fail(f"the workflow wants {len(prompt)} tokens continued; needed at least 1, and fewer than "

@@ -27,6 +27,7 @@ from ouroboros.pipeline.job.shares import cores, deal, deal_cores
 from ouroboros.pipeline.job.threads import thread_environment
 from ouroboros.pipeline.store import launch
 from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.protocol.engine import (
     ERROR,
     PRESSURE,
@@ -153,11 +154,12 @@ class EnginePool(Engine):
         found = self._ask("score", [(part,) if part else None for part in parts])
         return [answer for answers in found for answer in answers or ()]
 
-    def probe(self, sequence: list[int]) -> list[list[float]]:
-        return [scored for found in self._ask_all("probe", sequence) for scored in found]
+    def probe(self, sequence: list[int], pictures: tuple[Picture, ...] = ()) -> list[list[float]]:
+        return [scored for found in self._ask_all("probe", sequence, pictures) for scored in found]
 
-    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
-        return [found for part in self._ask_all("likeliest", sequence, temperature) for found in part]
+    def likeliest(self, sequence: list[int], temperature: float, pictures: tuple[Picture, ...] = ()
+                  ) -> list[dict[int, float]]:
+        return [found for part in self._ask_all("likeliest", sequence, temperature, pictures) for found in part]
 
     def load_weights(self, directory: Path) -> None:
         self._ask_all("load_weights", directory)

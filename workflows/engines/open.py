@@ -23,6 +23,19 @@ def limited(config):
     return limits(config)
 
 
+def seeing(config, images: bool):
+    """Returns the settings of an engine whose requests have images, if they do: vLLM otherwise loads the text's part of
+    a model alone. Raises ConfigError for an engine that is not given them."""
+    settings = config.explorer.rollout_model
+    if not images:
+        return config
+    if settings.engine_type not in ("vllm", "transformers"):
+        raise ConfigError(f"explorer.rollout_model.engine_type={settings.engine_type}: tasks have images, which it is "
+                          "not given. Set vllm or transformers.")
+    return config if settings.engine_type != "vllm" else config.but("explorer.rollout_model", settings.merged({
+        "extra_engine_args": {"language_model_only": False} | settings.extra_engine_args}))
+
+
 def open_engine(
     model: Path, config, end_tokens: list[int], sleeps: bool = False, logs: Path | None = None, adapter=None,
     device_free: Callable[[], object] = lambda: None,

@@ -13,6 +13,7 @@ import numpy as np
 
 from ouroboros.pipeline.settings.config import resolve_dtype
 from ouroboros.pipeline.settings.routing import compares_routings
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.engines.guided import Masks
 from ouroboros.workflows.engines.host_weights import HostWeights
 from ouroboros.workflows.protocol.engine import DEAD_END, LIKELIEST, STOP_TEXT, BatchEngine, Failed, Reply, Request
@@ -79,10 +80,21 @@ class TransformersEngine(BatchEngine):
                              for some, of_them in ((ids, mask), (ids[1:, 7:], mask[1:, 7:])))
         return bool((padded - alone).abs().max() < PADDED.get(str(self.model.dtype), 0.1))
 
-    def _forward(self, ids, mask, cache):
-        """Continues the rows of a cache by new tokens. ids [R, new]; mask [R, all]: 0 where a row is padded."""
+    def _forward(self, ids, mask, cache, pictures: Sequence[Sequence[Picture]] = ()):
+        """Continues the rows of a cache by new tokens. ids [R, new]; mask [R, all]: 0 where a row is padded. pictures:
+        of each row, in `ids`."""
         positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        return self.model(ids, attention_mask=mask, position_ids=positions, use_cache=True, **{self.cache: cache})
+        given = {"input_ids": ids}
+        if any(pictures):
+            given = {"inputs_embeds": self._embeddings(ids, pictures)}
+        return self.model(**given, attention_mask=mask, position_ids=positions, use_cache=True, **{self.cache: cache})
+
+    def _embeddings(self, ids, pictures: Sequence[Sequence[Picture]]):
+        from ouroboros.workflows.protocol.sight import sight_of
+
+        shown = [(row * ids.shape[1], of_row) for row, of_row in enumerate(pictures) if of_row]
+        found = sight_of(self.model.name_or_path).embeddings(self.model, ids.flatten(), shown)
+        return found.view(*ids.shape, -1)
 
     def _generate(self, requests: Sequence[Request]) -> list[Reply]:
         torch = self.torch
@@ -99,7 +111,7 @@ class TransformersEngine(BatchEngine):
         open_rows, cache = set(range(len(requests))), None
         experts: list[list[np.ndarray]] = [[] for _ in requests]
         while open_rows:
-            out = self._forward(ids, mask, cache)
+            out = self._forward(ids, mask, cache, () if cache else [one.pictures for one in requests])
             cache, logits = out[self.cache], out.logits[:, -1].float().cpu()
             chosen = torch.zeros(len(requests), 1, dtype=torch.long)
             routed = self.routers and self.routers.last(len(requests)).cpu().numpy().astype(np.uint16)
@@ -158,20 +170,23 @@ class TransformersEngine(BatchEngine):
 
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         """Log-prob of every token after the first, at temperature 1."""
-        torch, found = self.torch, []
-        with torch.inference_mode():
-            for tokens in sequences:
-                ids = torch.tensor([tokens], device=self.device)
-                logprobs = self.model(ids).logits[0, :-1].float().log_softmax(-1)
-                found.append(logprobs.gather(-1, ids[0, 1:, None])[:, 0].tolist())
-        return found
+        return [found for tokens in sequences for found in self.probe(tokens)]
 
-    def probe(self, sequence: list[int]) -> list[list[float]]:
-        return self.score([sequence])
+    def probe(self, sequence: list[int], pictures: tuple[Picture, ...] = ()) -> list[list[float]]:
+        logprobs = self._logits(sequence, pictures)[:-1].log_softmax(-1)
+        targets = self.torch.tensor(sequence[1:], device=self.device)
+        return [logprobs.gather(-1, targets[:, None])[:, 0].tolist()]
 
-    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
+    def _logits(self, sequence: list[int], pictures: tuple[Picture, ...]):
+        """Those after each token of a sequence [L, V]."""
+        ids = self.torch.tensor([sequence], device=self.device)
         with self.torch.inference_mode():
-            logits = self.model(self.torch.tensor([sequence], device=self.device)).logits[0, -1].float()
+            given = {"inputs_embeds": self._embeddings(ids, [pictures])} if pictures else {"input_ids": ids}
+            return self.model(**given).logits[0].float()
+
+    def likeliest(self, sequence: list[int], temperature: float, pictures: tuple[Picture, ...] = ()
+                  ) -> list[dict[int, float]]:
+        logits = self._logits(sequence, pictures)[-1]
         found = (logits / temperature).log_softmax(-1).topk(min(LIKELIEST, len(logits)))
         return [dict(zip(found.indices.tolist(), found.values.tolist(), strict=True))]
 

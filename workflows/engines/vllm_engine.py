@@ -17,6 +17,7 @@ from ouroboros.pipeline.settings.config import longest_sequence, resolve_dtype
 from ouroboros.pipeline.settings.routing import compares_routings
 from ouroboros.pipeline.settings.truncation import truncates
 from ouroboros.pipeline.store.errors import ConfigError, StageError, SyncError
+from ouroboros.pipeline.store.pictures import Picture, pixels
 from ouroboros.pipeline.store.recurrence import recurrent_layers
 from ouroboros.workflows.protocol.engine import (
     DEAD_END,
@@ -102,6 +103,7 @@ class VllmEngine(Engine):
         if self._routes:
             second = tuple(map(int, self.version.split()[1].split(".")[:2])) >= SECOND_ROUTES
             os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", str(int(second)))
+        self._model, self._expands = str(model), {}  # prompts with images, by number
         self._keys, self._key_of = count(), {}  # of requests that keep what they were sampled among, by number
         self._keeps_sets = truncates(config)
         if self._keeps_sets:
@@ -124,13 +126,24 @@ class VllmEngine(Engine):
             self._llm.collective_rpc("keep_logprobs")
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
-        prompts = [{"prompt_token_ids": r.prompt_tokens} for r in requests]
+        prompts = [self._prompt(r.prompt_tokens, r.pictures) for r in requests]
         keys = [next(self._keys) if r.keeps else None for r in requests]
         parameters = [self._parameters(r, key) for r, key in zip(requests, keys, strict=True)]
         names = self._llm.enqueue(prompts, parameters, use_tqdm=False, lora_request=self._lora)
         numbers = [_number(name) for name in names]
         self._key_of |= {number: key for number, key in zip(numbers, keys, strict=True) if key is not None}
+        self._expands |= {number: r.prompt_tokens for number, r in zip(numbers, requests, strict=True) if r.pictures}
         return numbers
+
+    def _prompt(self, tokens: list[int], pictures: tuple[Picture, ...] = ()) -> dict:
+        """As vLLM takes it: with a token for each image, which vLLM expands, and its pixels."""
+        if not pictures:
+            return {"prompt_token_ids": tokens}
+        from ouroboros.workflows.protocol.sight import sight_of
+
+        return {"prompt_token_ids": sight_of(self._model).collapsed(tokens, pictures),
+                "multi_modal_data": {"image": [pixels(one) for one in pictures]},
+                "multi_modal_uuids": {"image": [one.hash for one in pictures]}}
 
     def advance(self, seconds: float = WAIT_SECONDS) -> dict[int, Reply]:
         return self._replies([output for output in self._llm.llm_engine.step() if output.finished])
@@ -138,6 +151,8 @@ class VllmEngine(Engine):
     def cancel(self, numbers: Iterable[int]) -> None:
         numbers = list(numbers)
         self._llm.llm_engine.abort_request([str(number) for number in numbers])
+        for number in numbers:
+            self._expands.pop(number, None)
         if self._keeps:
             self._llm.collective_rpc("drop_logprobs", args=(numbers,))
         if keys := [self._key_of.pop(number) for number in numbers if number in self._key_of]:
@@ -156,6 +171,10 @@ class VllmEngine(Engine):
     def _replies(self, outputs: list) -> dict[int, Reply]:
         """Replies from vLLM's last outputs of requests, by number."""
         numbers = [_number(output.request_id) for output in outputs]
+        for number, output in zip(numbers, outputs, strict=True):
+            if self._expands.pop(number, output.prompt_token_ids) != output.prompt_token_ids:
+                raise StageError("vLLM puts other tokens in the place of an image than the model's processor in "
+                                 "transformers. Set explorer.rollout_model.engine_type=transformers.")
         made = [output.outputs[0] for output in outputs]
         if self._keeps and outputs:
             wanted = [(number, len(output.prompt_token_ids), len(one.token_ids))
@@ -210,20 +229,23 @@ class VllmEngine(Engine):
 
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         """Log-prob of every token after the first, at temperature 1. Sequences need room for one more token."""
+        return self._scored(sequences, [self._prompt(s) for s in sequences])
+
+    def _scored(self, sequences: Sequence[list[int]], prompts: list[dict]) -> list[list[float]]:
         parameters = self._sampling(max_tokens=1, prompt_logprobs=0, detokenize=False, temperature=0.0)
-        prompts = [{"prompt_token_ids": s} for s in sequences]
         outputs = self._llm.generate(prompts, parameters, use_tqdm=False, lora_request=self._lora)
         return [
             [position[token].logprob for token, position in zip(s[1:], output.prompt_logprobs[1:], strict=True)]
             for s, output in zip(sequences, outputs, strict=True)
         ]
 
-    def probe(self, sequence: list[int]) -> list[list[float]]:
-        return self.score([sequence])
+    def probe(self, sequence: list[int], pictures: tuple[Picture, ...] = ()) -> list[list[float]]:
+        return self._scored([sequence], [self._prompt(sequence, pictures)])
 
-    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
+    def likeliest(self, sequence: list[int], temperature: float, pictures: tuple[Picture, ...] = ()
+                  ) -> list[dict[int, float]]:
         parameters = self._sampling(max_tokens=1, logprobs=LIKELIEST, detokenize=False, temperature=temperature, seed=0)
-        prompt = {"prompt_token_ids": sequence}
+        prompt = self._prompt(sequence, pictures)
         (output,) = self._llm.generate([prompt], parameters, use_tqdm=False, lora_request=self._lora)
         return [{token: one.logprob for token, one in output.outputs[0].logprobs[0].items()}]
 
@@ -236,6 +258,8 @@ class VllmEngine(Engine):
             self._llm.collective_rpc("load_weights_from", args=(place,))
         if not self._llm.reset_prefix_cache():
             raise SyncError("vLLM did not drop its prefix cache after new weights were loaded: requests are in flight.")
+        if self._llm.llm_engine.vllm_config.model_config.is_multimodal_model:
+            self._llm.llm_engine.reset_encoder_cache()  # its worker has dropped the images, its scheduler has not
 
     def _load_adapter(self, directory: str) -> None:
         for old in self._llm.llm_engine.list_loras():

@@ -32,8 +32,9 @@ class WeightLoader:
                 tensors = {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
             with PastLoaders(model):
                 self.model_runner.reload_weights(weights_iterator=iter(tensors.items()))
+            inner = getattr(text, "model", None)
             head, embedding = (getattr(part, name, None) for part, name in (
-                (text, "lm_head"), (getattr(text, "model", None), "embed_tokens")))
+                (text, "lm_head"), (getattr(inner, "text_model", inner), "embed_tokens")))  # text_model: Idefics 3
             tied = head is not None and embedding is not None and head.weight.data_ptr() == embedding.weight.data_ptr()
             if tied and head.weight.device.type == "cpu":
                 head.quant_method.process_weights_after_loading(head)

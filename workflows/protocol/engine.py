@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.protocol.kept import Kept
 
 WAIT_SECONDS = 0.2
@@ -38,7 +39,7 @@ class Request:
     engine with that prefix in its cache. schema: JSON schema that the text of the reply satisfies, unless max_tokens
     cuts it off: other tokens are masked. None: any text; only such replies may be trained on. stop: None: no text ends
     the reply, and the engine makes none of its tokens. keeps: whether the reply says what each token was sampled among;
-    top_k is above 0 then.
+    top_k is above 0 then. pictures: of the prompt, whose tokens are in it (workflows/protocol/sight.py).
     """
 
     prompt_tokens: list[int]
@@ -52,6 +53,7 @@ class Request:
     stop: Stop | None = None
     min_p: float = 0.0
     keeps: bool = False
+    pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(slots=True)
@@ -125,10 +127,12 @@ class Engine(Protocol):
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         """Log-prob of every token after the first, [L - 1] each, at temperature 1."""
 
-    def probe(self, sequence: list[int]) -> list[list[float]]:
-        """`score` of one sequence by every underlying engine, so that a weight check covers all of them."""
+    def probe(self, sequence: list[int], pictures: tuple[Picture, ...] = ()) -> list[list[float]]:
+        """`score` of one sequence by every underlying engine, so that a weight check covers all of them. pictures: in
+        it."""
 
-    def likeliest(self, sequence: list[int], temperature: float) -> list[dict[int, float]]:
+    def likeliest(self, sequence: list[int], temperature: float, pictures: tuple[Picture, ...] = ()
+                  ) -> list[dict[int, float]]:
         """Log-probs of the likeliest tokens after a sequence, by every underlying engine: those that replies sampled at
         this temperature have, which an engine may compute in another way than `score`'s."""
 

@@ -47,6 +47,13 @@ class Sums(Arguments):
     _not_below_low = Countdown._not_below_low
 
 
+class Digits(Arguments):
+    """Images of handwritten digits: to read each, and sums of two."""
+    tasks: int = Field(ge=0, le=1_000_000, description="sums without a solution, to train on")
+    tests: int = Field(ge=0, le=1_000_000, description="sums of digits that are held out")
+    demonstrated: int = Field(200, ge=0, le=1_000_000, description="sums with their solution")
+
+
 class Mix(Arguments):
     """What the schedule offers, and rows of an auxiliary buffer beside it."""
     expert_data_ratio: float = Field(0.5, gt=0, le=1, description="share of expert rows in a train batch, rounded up")
@@ -70,7 +77,7 @@ class DecayLimitRandomization(LinearDecay):
     seed: int = Field(0, description="seed of the noise")
 
 
-GENERATORS = {"countdown": Countdown, "products": Products, "sums": Sums,
+GENERATORS = {"countdown": Countdown, "products": Products, "sums": Sums, "digits": Digits,
               "folder": Folder, "frozen_lake": FrozenLake, "shop": Shop, "sudoku": Sudoku, "terminal": Terminal}
 SAMPLE_STRATEGIES = {
     "default": described(Arguments, "What the schedule offers, in its order and however old."),

@@ -6,6 +6,7 @@ from typing import Any
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.store import records
 from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.pictures import pictures_of
 from ouroboros.stages.learner.batches.data_set import DataSet, rejected_rows
 from ouroboros.stages.learner.engine.batch import Row
 
@@ -34,13 +35,16 @@ def demonstration_rows(context: Context, model: Path, tasks: list[records.Task],
     from ouroboros.workflows.protocol.prompts import load_tokenizer
 
     limits = context.config.model
+    tasks, curated = list(tasks), context.inputs["tasks"]
+    shown = [pictures_of(task, curated) for task in tasks]
     made = demonstrations(load_tokenizer(model, limits), tasks, context.config,
-                          source.format.enable_concatenated_multi_turn)
+                          source.format.enable_concatenated_multi_turn, shown)
     rejected = rejected_rows(context, tasks, made, name)
     layouts = [(task, place, layout) for task, rows in zip(tasks, made, strict=True) if not isinstance(rows, str)
                for place, layout in enumerate(rows)]
     found = [
-        (task, Row(f"{task.task_id}/{place}" if place else task.task_id, prompt + response, len(prompt), mask))
+        (task, Row(f"{task.task_id}/{place}" if place else task.task_id, prompt + response, len(prompt), mask,
+                   pictures=pictures_of(task, curated)))
         for task, place, (prompt, response, mask) in layouts
         if len(prompt) <= limits.max_prompt_tokens and len(response) <= limits.max_response_tokens
     ]

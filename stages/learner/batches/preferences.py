@@ -5,6 +5,7 @@ from pathlib import Path
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.store import records
 from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.pictures import pictures_of
 from ouroboros.stages.learner.batches.data_set import DataSet, rejected_rows
 from ouroboros.stages.learner.engine.batch import Row
 
@@ -23,13 +24,16 @@ class Preferences(DataSet):
         from ouroboros.workflows.protocol.prompts import load_tokenizer
 
         limits, rows = context.config.model, []
-        made = pairs(load_tokenizer(model, limits), tasks, context.config)
+        tasks = list(tasks)
+        shown = [pictures_of(task, context.inputs["tasks"]) for task in tasks]
+        made = pairs(load_tokenizer(model, limits), tasks, context.config, shown)
         self.rejected = rejected_rows(context, tasks, made, context.config.buffer.trainer_input.experience_buffer.name)
-        for pair, both in zip(tasks, made, strict=True):
+        for pair, both, pictures in zip(tasks, made, shown, strict=True):
             if not isinstance(both, str) and all(len(prompt) <= limits.max_prompt_tokens and
                                                  len(response) <= limits.max_response_tokens
                                                  for prompt, response, _ in both):
-                rows += [Row(f"{pair.task_id}/{pair.row}/{which}", prompt + response, len(prompt), mask)
+                rows += [Row(f"{pair.task_id}/{pair.row}/{which}", prompt + response, len(prompt), mask,
+                             pictures=pictures)
                          for which, (prompt, response, mask) in zip(RESPONSES, both, strict=True)]
         if not rows:
             raise DataError("every pair has a prompt or a response longer than model.max_prompt_tokens or "

@@ -12,7 +12,7 @@ from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.schedule import Schedule
 from ouroboros.pipeline.job.syncs import Unasked
 from ouroboros.pipeline.store import records, tables
-from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.errors import DataError, StageError
 from ouroboros.stages.learner.batches.rollouts import Rollouts
 
 
@@ -51,6 +51,10 @@ class Recorded(Rollouts):
 
     def _wait(self, step: int, explorer_step: int) -> None:
         """All rollouts already exist."""
+
+    def _tasks(self) -> Path:
+        raise StageError(f"{self.explored} has rows with images, on which mode=train does not train. Train on them in "
+                         "the stage that makes them (mode=both).")
 
     def _file(self, explorer_step: int) -> Path:
         return tables.step_file(self.explored, "experience", self._in_pass(explorer_step))

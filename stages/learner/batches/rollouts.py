@@ -20,6 +20,7 @@ from ouroboros.pipeline.settings.train_batch import train_batch
 from ouroboros.pipeline.settings.truncation import is_truncated
 from ouroboros.pipeline.store import records, routings, tables
 from ouroboros.pipeline.store.errors import DataError, StageError, nearest
+from ouroboros.pipeline.store.pictures import named
 from ouroboros.stages.learner.batches.judged import DROPPED, judged
 from ouroboros.stages.learner.batches.sampling import Sampling
 from ouroboros.stages.learner.engine.batch import Batch, BatchMetrics, Origin, Row, mean
@@ -29,15 +30,16 @@ from ouroboros.stages.learner.teacher import divergence
 from ouroboros.workflows.protocol.kept import Kept
 
 # in files of older releases
-LACKING = ("SELECT NULL::FLOAT AS min_p, NULL::INTEGER[][] AS kept_tokens, NULL::DOUBLE[] AS token_rewards "
-           "WHERE false")
+LACKING = ("SELECT NULL::FLOAT AS min_p, NULL::INTEGER[][] AS kept_tokens, NULL::DOUBLE[] AS token_rewards, "
+           "NULL::VARCHAR[] AS pictures WHERE false")
 ASK = "See ouro sql \"select status, reason, count(*) from experience group by all\"."
 
 TRUNCATION = ("top_p", "top_k", "min_p", "kept_tokens")
 # columns of experience that advantages and train batches may use
 COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash", "step_reward",
            "prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "reward", "reward_components",
-           "token_rewards", "accuracy", "status", "weights_version", "temperature", "finish_reason", *TRUNCATION)
+           "token_rewards", "accuracy", "status", "weights_version", "temperature", "finish_reason", "pictures",
+           *TRUNCATION)
 # the reward of the greedy response to the task, added to the rows of its group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
 # stages/learner/estimates.py
@@ -111,6 +113,8 @@ class Rollouts:
         per_step = self.schedule.rows_per_explorer_step
         charged = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
         rows = _rows(table, self.mixes, self.context.config.model.temperature)
+        for row, hashes in zip(rows, table["pictures"].to_pylist(), strict=True):
+            row.pictures = named(hashes, self._tasks()) if hashes else ()
         self._add_experts(rows, read)
         return Batch(step, demonstrations, rows, table, available, metrics, self._records(charged))
 
@@ -154,6 +158,10 @@ class Rollouts:
             tables.step_file(self.context.directory, "rollouts", explorer_step), config.synchronizer.sync_timeout,
             f"explorer step {explorer_step}", self.context.directory / "explorer.log", self.check,
         )
+
+    def _tasks(self) -> Path:
+        """The stage with the tasks, and their images."""
+        return self.context.inputs["tasks"]
 
     def _file(self, explorer_step: int) -> Path:
         return tables.step_file(self.context.directory, "experience", explorer_step)

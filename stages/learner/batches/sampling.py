@@ -64,5 +64,5 @@ def expert_rows(context: Context, name: str) -> list[Row]:
     rows, _ = demonstration_rows(context, model_directory(context.inputs["model"]), tasks, source, name)
     context.log.info("%d tasks of %s, %d demonstrations within the token limits", len(tasks), name, len(rows))
     return [Row(f"{task.task_id}/{task.row}{row.id.removeprefix(task.task_id)}", row.tokens, row.prompt_length,
-                row.mask, UNREAD | {"is_expert": True})
+                row.mask, UNREAD | {"is_expert": True}, pictures=row.pictures)
             for task, row in rows]

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from ouroboros.pipeline.store import records
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.protocol.kept import Kept
 
 
@@ -39,7 +40,7 @@ class Row:
     loss by name, [R] one number per token, or one number for all tokens. origin: None: not a rollout. experts: that the
     engine gave the position before each action token to [sum of mask, layers, choices]; None: not known. temperature:
     at which it was sampled; None: model.temperature. kept: what each action token was sampled among [sum of mask];
-    None: the whole vocabulary.
+    None: the whole vocabulary. pictures: images in the prompt, whose tokens are in it.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Row:
     experts: np.ndarray | None = None
     temperature: float | None = None
     kept: Kept | None = None
+    pictures: tuple[Picture, ...] = ()
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """Scatters what is given of each action token, [sum of mask, ...], to [R, ...] float32, 0 at other tokens."""
@@ -118,10 +120,12 @@ class Batch:
         """Trainer steps between the weights that sampled a row and those before this step; None: not a rollout."""
         return row.origin and self.step - 1 - row.origin.weights_version
 
-    def longest_row(self, limit: int) -> list[int]:
-        """Token ids of the longest row, at most `limit` and one fewer than the row: a probe of the weights."""
-        tokens = max((row.tokens for row in self.rows), key=len)
-        return tokens[: min(limit, len(tokens) - 1)]
+    def probe(self, limit: int) -> tuple[list[int], tuple[Picture, ...]]:
+        """A probe of the weights: token ids of the longest row, at most `limit` and one fewer than the row, and its
+        images; of those with images if there are any, whose prompts are whole."""
+        row = max(self.rows, key=lambda row: (bool(row.pictures), len(row.tokens)))
+        limit = max(limit, row.prompt_length) if row.pictures else limit
+        return row.tokens[: min(limit, len(row.tokens) - 1)], row.pictures
 
 
 def mean(values: list[float]) -> float | None:

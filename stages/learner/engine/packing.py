@@ -9,6 +9,7 @@ Every rank gets the same number of micro-batches (ZeRO-2 and 3 communicate in ea
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.prefixes import MEASURED, NOTHING, Cost
 from ouroboros.stages.learner.engine.sharing import Prefixes, Segments
 from ouroboros.workflows.protocol.kept import Kept
+from ouroboros.workflows.protocol.sight import Shown
 
 
 class Fill(Enum):
@@ -82,7 +84,7 @@ class MicroBatch:
     this micro-batch, 0 .. S - 1. rows: indices into the batch. experts: those of the engine at `source` [N, layers,
     choices] int64, or None. temperature: [N] float32, 0 where it is that of the model; None: it is throughout. kept:
     ids of what each token was sampled among [N, K] int32, -1 behind the last; all -1: the whole vocabulary; None: it is
-    throughout.
+    throughout. pictures: where each row with images begins in T, and these.
     """
 
     input_ids: np.ndarray
@@ -100,13 +102,14 @@ class MicroBatch:
     experts: np.ndarray | None = None
     temperature: np.ndarray | None = None
     kept: np.ndarray | None = None
+    pictures: Shown = ()
 
-    def inputs(self, device: torch.device) -> dict[str, Tensor | Segments]:
+    def inputs(self, device: torch.device) -> dict[str, Any]:
         """The arguments of a model's forward, on its device."""
         more = [name for name in ("experts", "temperature", "kept") if getattr(self, name) is not None]
         arrays = ("input_ids", "positions", "source", "targets", *more)
         on_device = {name: torch.from_numpy(getattr(self, name)).to(device, non_blocking=True) for name in arrays}
-        return {"segments": self.segments, **on_device}
+        return {"segments": self.segments, **on_device, **({"pictures": self.pictures} if self.pictures else {})}
 
     def by_row(self, values: Tensor) -> dict[int, np.ndarray]:
         """Splits values of the action tokens [N] by the row's index in the train batch; without filler."""
@@ -183,7 +186,7 @@ def pack(
     assert weights.any(), "a train batch without a single action token"
     assert all(row.prompt_length > 0 for row in rows), "a row without a prompt"
     assert len(rows) % unit == 0, f"{len(rows)} rows are no whole number of {unit}"
-    prefixes = Prefixes(rows, fill.cost)
+    prefixes = Prefixes(rows, None if any(row.pictures for row in rows) else fill.cost)  # equal tokens, other images
     if fill.pads:
         chosen = _padded(rows, budget, ranks, unit, fill is Fill.SINGLE)
     else:
@@ -270,6 +273,8 @@ def _pack_one(
         experts=_experts(chosen) if experts else None,
         temperature=_temperatures(chosen),
         kept=_kept(chosen),
+        pictures=[(int(places[0]), row.pictures) for places, row in zip(flat.places, chosen, strict=True)
+                  if row.pictures],
     )
 
 

@@ -26,9 +26,10 @@ from ouroboros.stages.learner.engine.compiled import GRAPHS
 from ouroboros.stages.learner.engine.sharing import Segments
 from ouroboros.stages.learner.engine.tiled import tile
 from ouroboros.stages.learner.engine.ulysses import Sequence
-from ouroboros.stages.learner.engine.way import Way, choose, decoder, hidden_states, places
+from ouroboros.stages.learner.engine.way import Way, choose, decoder, hidden_states, places, set_packed
 from ouroboros.workflows.protocol.hugging_face import CAPPED, causal_model, set_exact_attention
 from ouroboros.workflows.protocol.routing import Routers
+from ouroboros.workflows.protocol.sight import Shown, sight_of
 
 HEAD = "lm_head.weight"
 CAP = "final_logit_softcapping"
@@ -90,7 +91,7 @@ class Policy(Deterministic):
     def forward(
         self, input_ids: Tensor, positions: Tensor, segments: Segments, source: Tensor, targets: Tensor,
         temperature: float | Tensor | None = None, entropy_gradient: bool = False, experts: Tensor | None = None,
-        kept: Tensor | None = None, ids: Tensor | Likeliest | MeanScores | None = None
+        kept: Tensor | None = None, ids: Tensor | Likeliest | MeanScores | None = None, pictures: Shown = ()
     ) -> tuple[Tensor, ...]:
         """input_ids, positions [T]; source, targets [N] -> log-probs, entropy [N], and with ids `_tops` or the means.
 
@@ -99,12 +100,13 @@ class Policy(Deterministic):
         it has one only with `entropy_gradient`.
         experts: of the engine at `source` [N, layers, choices]. kept: the tokens that each was sampled among [N, K], -1
         behind the last: log-prob and entropy are of the distribution over these; all -1: over all. ids: tokens whose
-        log-probs are asked for beside the targets' [N, K], or which to find.
+        log-probs are asked for beside the targets' [N, K], or which to find. pictures: of rows, by where these begin.
         """
         part = self.way.part(source, len(input_ids))
         experts = None if experts is None else experts[part.own]
         routed = self._route(segments, part.places, experts) if self.routers else None
-        chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way)[part.places]  # [n, width]
+        embedded = sight_of(self.model.name_or_path).embeddings(self.model, input_ids, pictures) if pictures else None
+        chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way, embedded)[part.places]
         if routed is not None:
             self.differing = part.whole(self.routers.differing(routed, experts))
         if isinstance(temperature, Tensor):
@@ -303,7 +305,7 @@ def _routers(model: nn.Module, way: Way, path: Path, replays: bool) -> Routers |
         set_exact_attention(model)
     found = Routers(model, layers) if isinstance(layers, nn.ModuleList) else None
     if way.packed:
-        model.set_attn_implementation(attention.REGISTERED[way.packed])
+        set_packed(model, way.packed)
     if found and found.found:
         return found
     if replays:

@@ -85,11 +85,17 @@ def choose(model: nn.Module, settings, device: str, obstacle: str | None, recurr
     elif obstacle:
         way.by_rows(model, obstacle)
     else:
-        name = attention.REGISTERED[way.packed]
-        model.set_attn_implementation(name)
+        name = set_packed(model, way.packed)
         if recurrent:
             way.recurrent, way.share = Recurrent(decoder(model).config, name, recurrent), False
     return way
+
+
+def set_packed(model: nn.Module, packed: str) -> str:
+    """Sets one of our attentions in the text of a model, whose towers keep theirs; returns its registered name."""
+    name = attention.REGISTERED[packed]
+    (decoder(model) or model).set_attn_implementation(name)
+    return name
 
 
 def decoder(model: nn.Module) -> nn.Module | None:
@@ -110,20 +116,23 @@ def places(segments: Segments, source: Tensor, way: Way) -> Tensor:
     return torch.from_numpy(attention.padded_places(segments)[1]).to(source.device)[source]
 
 
-def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, segments: Segments, way: Way) -> Tensor:
-    """The last hidden states of a flat micro-batch [T, width], or those of this rank. input_ids, positions: [T]."""
+def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, segments: Segments, way: Way,
+                  embedded: Tensor | None = None) -> Tensor:
+    """The last hidden states of a flat micro-batch [T, width], or those of this rank. input_ids, positions: [T].
+    embedded: embeddings [T, width] in place of those of input_ids; not where ranks share the micro-batch."""
+    name, given = ("input_ids", input_ids) if embedded is None else ("inputs_embeds", embedded)
     if way.packed:
         if way.sequence:
-            input_ids, positions, segments = way.sequence.pad(input_ids, positions, segments)
-            input_ids, positions = way.sequence.own(input_ids), way.sequence.own(positions)
+            given, positions, segments = way.sequence.pad(given, positions, segments)
+            given, positions = way.sequence.own(given), way.sequence.own(positions)
         places = attention.layout(segments, input_ids.device, way.packed) | {"sequence": way.sequence}
         if way.recurrent:
             places |= way.recurrent.place(segments, input_ids.device)
-        return transformer(input_ids=input_ids[None], position_ids=positions[None], use_cache=False,
+        return transformer(**{name: given[None]}, position_ids=positions[None], use_cache=False,
                            **places).last_hidden_state[0]
     gather, scatter = (torch.from_numpy(places).to(input_ids.device) for places in attention.padded_places(segments))
     lengths = torch.from_numpy(segments.lengths).to(input_ids.device)
     inside = torch.arange(gather.shape[1], device=input_ids.device) < lengths[:, None]
     mask = None if bool(inside.all()) else inside.long()
-    hidden = transformer(input_ids=input_ids[gather], attention_mask=mask, use_cache=False).last_hidden_state
+    hidden = transformer(**{name: given[gather]}, attention_mask=mask, use_cache=False).last_hidden_state
     return hidden.flatten(0, 1).index_select(0, scatter)

@@ -84,8 +84,7 @@ def test_a_penalty_that_two_versions_of_verl_read_is_not_lost():
 
 
 @pytest.mark.parametrize(("text", "part"), [
-    ("buffer: {explorer_input: {taskset: {path: /d, format: {image_key: images}}}}", "images"),
-    ("explorer: {rollout_model: {enable_multimodal: true}}", "images"),
+    ("buffer: {explorer_input: {taskset: {path: /d, format: {video_key: videos}}}}", "images"),
     ("buffer: {explorer_input: {taskset: {path: /d, format: {reward_fn_key: reward}}}}", "reward"),
     ("buffer: {explorer_input: {default_workflow_type: math_ruler_workflow}}", "judge or teacher"),
     ("buffer: {explorer_input: {default_workflow_type: alfworld_workflow}}", "multi-turn"),

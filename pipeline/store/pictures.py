@@ -1,0 +1,156 @@
+"""Images that models read: stored once by the hash of their files, in the table `pictures`; rows name the hashes.
+
+The stage tasks writes them as they were given, curate links them, and whoever computes with one decodes it: rotated as
+its EXIF says, as RGB, with white behind what is transparent. So the trainer and both engines see the same pixels.
+"""
+
+import hashlib
+import io
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+from ouroboros.pipeline.store import files, hashes, tables
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.records import Picture as Record
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+MOST_PIXELS = 89_478_485  # PIL's bound, beyond which it warns of a decompression bomb
+GROUP_BYTES = 4 << 20  # of a row group, the unit of reading
+DIGITS = 32  # of a hash
+
+
+class Picture(NamedTuple):
+    """An image of a task. file: the table that has it."""
+
+    file: str
+    hash: str
+
+
+class Broken(ValueError):
+    """Bytes that are no image for a model; the message says why."""
+
+
+def named(found: Iterable[str] | None, directory: Path) -> tuple[Picture, ...]:
+    """Images by their hashes, in a row of a task or of experience. directory: of the stage with its tasks."""
+    file = str(Path(directory) / tables.LOCATIONS["pictures"])
+    return tuple(Picture(file, one) for one in found or ())
+
+
+def pictures_of(task, directory: Path) -> tuple[Picture, ...]:
+    """The images of a task. directory: as of `named`."""
+    return named(task.pictures, directory)
+
+
+def has_pictures(directory: Path) -> bool:
+    """Whether tasks of a stage `curate` may have images."""
+    return (Path(directory) / tables.LOCATIONS["pictures"]).exists()
+
+
+def link(source: Path, stage: Path) -> None:
+    """Gives a stage the images of another one, if that has any."""
+    if has_pictures(source):
+        name = tables.LOCATIONS["pictures"]
+        hashes.write(stage / name, partial(files.link, source / name))
+
+
+def opened(data: bytes):
+    """An image as PIL reads it. Raises Broken for what is none, moves, or has more than MOST_PIXELS."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound is ours
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+        if image.width * image.height > MOST_PIXELS:
+            raise Broken(f"the image has {image.width} x {image.height} pixels; needed at most {MOST_PIXELS:,}")
+        if getattr(image, "n_frames", 1) > 1:
+            raise Broken(f"the image has {image.n_frames} frames; needed one that does not move")
+        image.load()
+    except UnidentifiedImageError:
+        raise Broken(f"{len(data)} bytes that are no image; needed one of {', '.join(FORMATS)}") from None
+    except Broken:
+        raise
+    except Exception as error:  # decoders raise errors of many kinds on damaged files
+        raise Broken(f"a damaged image ({type(error).__name__}: {error})") from None
+    return image
+
+
+def decoded(data: bytes):
+    """The pixels that models see: an RGB image of PIL."""
+    from PIL import Image, ImageOps
+
+    image = ImageOps.exif_transpose(opened(data)).convert("RGBA")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image).convert("RGB")
+
+
+class Kept:
+    """Takes images in, each once, and makes the table `pictures` of them."""
+
+    def __init__(self, place: Path | None):
+        """place: a directory for their files until then; None: images are looked at, and not stored."""
+        self._place, self._records = place, {}
+
+    def keep(self, data: bytes) -> str:
+        """Its hash. Raises Broken."""
+        name = hashlib.sha256(data).hexdigest()[:DIGITS]
+        if name not in self._records:
+            image = opened(data)
+            self._records[name] = Record(name, image.format.lower(), image.width, image.height, b"")
+            if self._place:
+                self._place.mkdir(exist_ok=True)
+                (self._place / name).write_bytes(data)
+        return name
+
+    def write(self, stage: Path) -> None:
+        """Writes the table of a stage; without images there is none."""
+        if self._records:
+            tables.write_groups(stage / tables.LOCATIONS["pictures"], Record, self._groups())
+            files.remove_tree(self._place)
+
+    def _groups(self) -> Iterator[list[Record]]:
+        group, size = [], 0
+        for name, record in self._records.items():
+            group.append(replace(record, data=(self._place / name).read_bytes()))
+            size += len(group[-1].data)
+            if size >= GROUP_BYTES:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
+
+
+class _Album:
+    """A table of images, read a group at a time."""
+
+    def __init__(self, path: str):
+        import pyarrow.parquet as pq
+
+        self._file = pq.ParquetFile(path)
+        self._group = {name: group for group in range(self._file.num_row_groups)
+                       for name in self._file.read_row_group(group, ["hash"])["hash"].to_pylist()}
+        self.group = lru_cache(maxsize=4)(self._read)
+
+    def _read(self, group: int) -> dict[str, bytes]:
+        return dict(zip(*self._file.read_row_group(group, ["hash", "data"]).to_pydict().values(), strict=True))
+
+    def bytes_of(self, name: str) -> bytes:
+        return self.group(self._group[name])[name]
+
+
+@lru_cache(maxsize=8)
+def _album(path: str) -> _Album:
+    return _Album(path)
+
+
+def pixels(picture: Picture):
+    """The image as models see it. Raises DataError where the table of its tasks lacks it."""
+    try:
+        return decoded(_album(picture.file).bytes_of(picture.hash))
+    except (OSError, KeyError) as error:
+        raise DataError(f"{picture.file} has no image {picture.hash}: it was deleted, or is of other tasks. Delete the "
+                        "stage's directory and run it again.") from error

@@ -1,0 +1,129 @@
+"""Rows with images: tokens of the model's processor, log-probs and gradients of transformers alone, replies."""
+
+import numpy as np
+import pytest
+import torch
+
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store.errors import DataError, ModelError
+from ouroboros.pipeline.store.pictures import Kept, named, pixels
+from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.packing import Fill, pack
+from ouroboros.workflows.engines.transformers_engine import TransformersEngine
+from ouroboros.workflows.protocol.engine import Request
+from ouroboros.workflows.protocol.hugging_face import causal_model
+from ouroboros.workflows.protocol.sight import Sight
+from tests.pictures import png
+
+SIZES = [(8, 8), (13, 9), (40, 17), (3, 50)]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pictures")
+    kept = Kept(directory / ".pictures.tmp")
+    names = [kept.keep(png(*size, seed=number)) for number, size in enumerate(SIZES)]
+    kept.write(directory)
+    return named(names, directory)
+
+
+@pytest.fixture(scope="module")
+def sight(seeing_model):
+    return Sight(seeing_model)
+
+
+@pytest.fixture(scope="module")
+def rows(pictures, sight):
+    """Rows with 1 to 4 images, one of text alone, and the first one with another image. The second has sampled the
+    token that stands for features."""
+    source, made = np.random.default_rng(0), []
+    for count in range(1, 5):
+        prompt = [20 + count, 21, *(token for _ in range(count) for token in (sight.mark, 30))]
+        prompt = sight.expanded(prompt, pictures[:count])
+        reply = source.integers(3, 90, 5 + count).tolist()
+        made.append(Row(f"{count}", prompt + reply, len(prompt), [1] * len(reply), pictures=pictures[:count]))
+    made[1].tokens[made[1].prompt_length + 1] = sight.mark
+    other = Row("other", made[0].tokens, made[0].prompt_length, made[0].mask, pictures=pictures[1:2])
+    return [*made, Row("text", [5, 6, 7, 8, 9, 10], 3, [1, 1, 1]), other]
+
+
+def alone(model, sight, row: Row) -> torch.Tensor:
+    """Log-probs of a row's reply by transformers' own forward, in which features replace the tokens of the prompt."""
+    ids = torch.tensor([row.tokens])
+    embedded = model.get_input_embeddings()(ids)
+    if row.pictures:
+        inputs = [sight.processed(one)[1] for one in row.pictures]
+        features = model.get_image_features(torch.cat([one["pixel_values"] for one in inputs], 1)).pooler_output
+        places = (ids[0, : row.prompt_length] == sight.mark).nonzero()[:, 0]
+        embedded = embedded.index_put((torch.tensor(0), places), features.flatten(0, 1).to(embedded.dtype))
+    logprobs = model(inputs_embeds=embedded).logits[0, :-1].log_softmax(-1)
+    return logprobs.gather(-1, ids[0, 1:, None])[row.prompt_length - 1 :, 0]
+
+
+@pytest.mark.parametrize("packing", ["packed", "rows"])
+def test_the_trainer_computes_what_transformers_does(seeing_model, sight, rows, packing):
+    """In float64; the trainer's log-probs are rounded to float32."""
+    settings = Config().trainer.model_copy(update={"packing": packing, "compile": False})
+    trained = policy.load(seeing_model, "cpu", torch.float64, settings, 1.0, 256)
+    plain = causal_model(seeing_model, dtype=torch.float64)
+    found, loss = {}, torch.zeros(())
+    for micro in pack(rows, 200, 0, 1, fill=trained.way.fill):
+        logprobs, _ = trained(**micro.inputs(CPU))
+        found |= micro.by_row(logprobs)
+        loss = loss + logprobs.sum()
+    exact = [alone(plain, sight, row) for row in rows]
+    assert trained.way.name == packing
+    for number, expected in enumerate(exact):
+        assert found[number] == pytest.approx(expected.detach().numpy(), abs=2e-6)
+    assert np.abs(found[0] - found[5]).max() > 1e-3  # of equal tokens and other images
+    loss.backward()
+    torch.cat(exact).sum().backward()
+    gradients = {name: one.grad for name, one in plain.named_parameters() if one.grad is not None}
+    own = {name: one.grad for name, one in trained.model.named_parameters() if one.grad is not None}
+    assert {name for name in gradients if "vision" not in name and "connector" not in name} == own.keys()
+    for name, gradient in own.items():
+        assert torch.allclose(gradient, gradients[name], atol=1e-4)
+
+
+def test_rows_with_images_share_no_prefix(rows):
+    (flat,), (shared,) = (pack([rows[0], rows[5]], 200, 0, 1, fill=fill) for fill in (Fill.FLAT, Fill.SHARED))
+    assert len(shared.input_ids) == len(flat.input_ids) == 2 * len(rows[0].tokens)
+    assert [begin for begin, _ in shared.pictures] == [0, len(rows[0].tokens)]
+
+
+def test_replies_have_the_log_probs_of_the_trainer(seeing_model, rows):
+    """In float32, prompts of different lengths padded together."""
+    engine = TransformersEngine(seeing_model, Config(), [1], False)
+    requests = [Request(row.tokens[: row.prompt_length], 6, 1.0, 1.0, -1, seed, pictures=row.pictures)
+                for seed, row in enumerate(rows)]
+    replies = engine.generate(requests)
+    trained = policy.load(seeing_model, "cpu", torch.float32, Config().trainer, 1.0, 256)
+    sampled = [Row(row.id, request.prompt_tokens + reply.tokens, row.prompt_length, [1] * len(reply.tokens),
+                   pictures=row.pictures) for row, request, reply in zip(rows, requests, replies, strict=True)]
+    with torch.no_grad():
+        (micro,) = pack(sampled, 400, 0, 1, fill=trained.way.fill)
+        found = micro.by_row(trained(**micro.inputs(CPU))[0])
+    for number, reply in enumerate(replies):
+        assert found[number] == pytest.approx(reply.logprobs, abs=1e-4)
+    (probed,) = engine.probe(sampled[3].tokens, rows[3].pictures)
+    assert probed[rows[3].prompt_length - 1 :] == pytest.approx(replies[3].logprobs, abs=1e-4)
+
+
+def test_prompts_are_expanded_as_the_processor_does_it(seeing_model, sight, pictures):
+    from transformers import AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(seeing_model)
+    prompt = "See <image> and <image>, or\n<image>:"
+    tokens = processor.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    whole = processor(text=[prompt], images=[[*map(pixels, pictures[:3])]], add_special_tokens=False)["input_ids"][0]
+    assert sight.expanded(tokens, pictures[:3]) == whole
+    assert sight.collapsed([*whole, sight.mark, 7], pictures[:3]) == [*tokens, sight.mark, 7]
+    with pytest.raises(DataError, match="2 images, and the prompt has 3"):
+        sight.expanded(tokens, pictures[:2])
+
+
+def test_models_that_are_shown_no_images_are_named(tiny_model):
+    with pytest.raises(ModelError, match="qwen2"):
+        Sight(tiny_model)

@@ -1,0 +1,99 @@
+"""Where records have images, and records whose images cannot be used."""
+
+import base64
+import hashlib
+import json
+
+import pytest
+
+from ouroboros.operators.digits import HELD, digits
+from ouroboros.operators.formats import read_records
+from ouroboros.pipeline.settings.data import BufferFormat, TaskFormat
+from tests.pictures import png
+
+A, B = png(), png(9)
+URI = "data:image/png;base64," + base64.b64encode(A).decode()
+IMAGE = {"type": "image"}
+
+
+def name(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def text(said: str) -> dict:
+    return {"type": "text", "text": said}
+
+
+def read(record: dict, **columns):
+    (made,) = read_records([record], TaskFormat(**columns), "task", "a.parquet", 0)
+    return made
+
+
+@pytest.mark.parametrize(("question", "images", "parts", "found"), [
+    ("<image> what?", A, [IMAGE, text(" what?")], [A]), ("what?", [A, B], [IMAGE, IMAGE, text("what?")], [A, B]),
+    ("a<image>b<image>", [B, URI], [text("a"), IMAGE, text("b"), IMAGE], [B, A]), ("<image>", A, [IMAGE], [A]),
+    ("q", {"bytes": A, "path": None}, [IMAGE, text("q")], [A])])
+def test_a_column_of_images_stands_for_the_marks(question, images, parts, found):
+    made = read({"question": question, "answer": "1", "images": images}, image_key="images")
+    assert json.loads(made.messages)["messages"] == [{"role": "user", "content": parts}]
+    assert made.pictures == [name(one) for one in found]
+    assert made.question.count("<image>") == len(found)
+
+
+@pytest.mark.parametrize("part", [
+    {"type": "image_url", "image_url": {"url": URI}}, {"type": "input_image", "image_url": URI},
+    {"type": "image", "image": A}, {"type": "image", "url": URI}, {"type": "image", "image": {"bytes": A}}])
+def test_messages_have_images_in_the_forms_of_openai_and_hugging_face(part):
+    asked = [{"role": "user", "content": [text("see "), part]}]
+    made = read({"question": asked, "answer": "1"}, prompt_type="messages")
+    assert (made.question, made.pictures) == ("see <image>", [name(A)])
+    assert json.loads(made.messages)["messages"] == [{"role": "user", "content": [text("see "), IMAGE]}]
+
+
+def test_parts_without_a_source_take_those_of_the_column_in_order():
+    asked = [{"role": "user", "content": [IMAGE, text("or"), {"type": "image", "image": B}, IMAGE]}]
+    made = read({"question": asked, "answer": "1", "im": [A, A]}, prompt_type="messages", image_key="im")
+    assert made.pictures == [name(A), name(B), name(A)]
+
+
+def test_a_demonstration_keeps_its_images():
+    asked = [{"role": "user", "content": [text("see "), {"type": "image", "image": A}]},
+             {"role": "assistant", "content": "it"}]
+    (made,) = read_records([{"messages": asked}], BufferFormat(prompt_type="messages", prompt_key="messages"),
+                           "demonstration", "a.jsonl", 0)
+    assert (made.solution, made.pictures, made.problem) == ("it", [name(A)], None)
+
+
+@pytest.mark.parametrize(("question", "images", "words"), [
+    ("<image> or <image>", A, "1 images, and 2 places"), ("<image>", [A, B], "2 images, and 1 places"),
+    ("q", "http://localhost/a.png", "localhost"), ("q", "data:image/png;base64,?", "base64"), ("q", b"x", "1 bytes"),
+    ("q", [A, None], "without a source")])
+def test_images_that_cannot_be_used_make_a_record_unusable(question, images, words):
+    made = read({"question": question, "answer": "1", "images": images}, image_key="images")
+    assert words in made.problem
+    assert (made.question, made.pictures) == (None, None)
+
+
+@pytest.mark.parametrize(("turn", "words"), [
+    ({"role": "user", "content": [IMAGE]}, "without a source"),
+    ({"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}, "parts video"),
+    ({"role": "user", "content": [{"type": "image", "image": A}, text("a <image>")]}, "<image> in the text"),
+    ({"role": "system", "content": [{"type": "image", "image": A}]}, "a turn of system")])
+def test_turns_whose_images_cannot_be_used(turn, words):
+    made = read({"question": [turn, {"role": "user", "content": "q"}], "answer": "1"}, prompt_type="messages")
+    assert words in made.problem
+
+
+def test_a_row_without_images_is_as_before():
+    assert read({"question": "q", "answer": "1", "images": None}, image_key="images") == read(
+        {"question": "q", "answer": "1"})
+
+
+def test_sums_of_digits_that_are_held_out_have_none_of_the_training_images():
+    rows = list(digits(1, tasks=50, tests=40, demonstrated=7))
+    of = {split: [row for row in rows if row.split == split] for split in ("sft", "train", "test")}
+    assert [len(of[split]) for split in of] == [1797 - HELD + 7, 50, 40]
+    seen = {one for split in ("sft", "train") for row in of[split] for one in row.pictures}
+    assert not seen & {one for row in of["test"] for one in row.pictures}
+    assert {row.answer for row in of["test"]} <= {str(one) for one in range(19)}
+    assert [(row.question, row.solution) for row in rows[:3]] == [("<image>", str(one)) for one in (0, 1, 2)]

@@ -1,0 +1,60 @@
+"""Images of tasks: what is one, the pixels that models see, the table that has each once."""
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from ouroboros.pipeline.store import pictures
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.pictures import Broken, Kept, decoded, named, opened, pixels
+from tests.pictures import file, png
+
+FRAMES = file(Image.new("L", (2, 2)), "GIF", save_all=True, append_images=[Image.new("L", (2, 2), 9)])
+
+
+@pytest.mark.parametrize(("data", "words"), [
+    (b"", "0 bytes"), (b"no image", "8 bytes"), (png()[:70], "damaged"), (FRAMES, "2 frames"),
+    (file(Image.new("1", (10_000, 10_000))), "10000 x 10000")])
+def test_what_is_no_image_for_a_model(data, words):
+    with pytest.raises(Broken, match=words):
+        opened(data)
+
+
+def test_an_image_is_seen_as_its_exif_rotates_it():
+    rotated = Image.new("RGB", (2, 1))
+    rotated.putdata([(255, 0, 0), (0, 0, 255)])
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter clockwise: left becomes top
+    seen = decoded(file(rotated, "PNG", exif=exif))
+    assert seen.size == (1, 2)
+    assert [seen.getpixel((0, y)) for y in (0, 1)] == [(255, 0, 0), (0, 0, 255)]
+
+
+@pytest.mark.parametrize(("mode", "value", "seen"), [
+    ("RGBA", (0, 0, 0, 0), (255, 255, 255)), ("RGBA", (200, 0, 0, 255), (200, 0, 0)), ("L", 7, (7, 7, 7)),
+    ("1", 1, (255, 255, 255)), ("CMYK", (0, 0, 0, 255), (0, 0, 0))])
+def test_every_mode_is_seen_as_rgb_on_white(mode, value, seen):
+    assert decoded(file(Image.new(mode, (1, 1), value), "TIFF")).getpixel((0, 0)) == seen
+
+
+def test_a_stage_has_each_image_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "GROUP_BYTES", 1)  # a row group for each
+    kept = Kept(tmp_path / ".pictures.tmp")
+    names = [kept.keep(png(seed=seed)) for seed in (0, 1, 0)]
+    kept.write(tmp_path)
+    rows = pq.read_table(tmp_path / "pictures.parquet").to_pylist()
+    assert [(row["hash"], row["format"], row["width"], row["height"]) for row in rows] == [
+        (name, "png", 8, 8) for name in names[:2]]
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+    (tmp_path / "curate").mkdir()
+    pictures.link(tmp_path, tmp_path / "curate")
+    assert [pixels(one).getpixel((3, 4)) for one in named(names, tmp_path / "curate")] == [
+        decoded(png(seed=seed)).getpixel((3, 4)) for seed in (0, 1, 0)]
+    with pytest.raises(DataError):
+        pixels(*named(["0" * 32], tmp_path / "curate"))
+
+
+def test_a_stage_without_images_has_no_table(tmp_path):
+    Kept(tmp_path / "p").write(tmp_path)
+    pictures.link(tmp_path, tmp_path / "curate")
+    assert list(tmp_path.iterdir()) == []

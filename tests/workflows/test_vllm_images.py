@@ -1,0 +1,53 @@
+"""vLLM with images: its replies have the log-probs of transformers, also after new weights, with the same images."""
+
+import pytest
+
+from tests.configs import TINY, overridden
+from tests.pictures import png
+
+pytestmark = pytest.mark.slow
+
+
+def test_replies_have_the_log_probs_of_transformers_before_and_after_a_sync(seeing_model, tmp_path):
+    """Prompts with one to three images of odd sizes, each of which is sent again; 1e-3 nats."""
+    import torch
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    from ouroboros.pipeline.store.pictures import Kept, named
+    from ouroboros.workflows.engines.open import open_engine, seeing
+    from ouroboros.workflows.engines.transformers_engine import TransformersEngine
+    from ouroboros.workflows.protocol.engine import Request
+    from ouroboros.workflows.protocol.sight import Sight
+
+    kept = Kept(tmp_path / ".pictures.tmp")
+    names = [kept.keep(png(*size, seed=number)) for number, size in enumerate([(8, 8), (13, 9), (40, 17)])]
+    kept.write(tmp_path)
+    pictures, sight = named(names, tmp_path), Sight(seeing_model)
+    asked = []
+    for number in (1, 2, 3, 1):
+        prompt = [20 + number, *(token for _ in range(number) for token in (sight.mark, 30))]
+        asked.append(Request(sight.expanded(prompt, pictures[:number]), 6, 1.0, 1.0, -1, number,
+                             pictures=pictures[:number]))
+    model = AutoModelForImageTextToText.from_pretrained(seeing_model)
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "vision" not in name and "connector" not in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(tmp_path / "changed")
+    AutoProcessor.from_pretrained(seeing_model).save_pretrained(tmp_path / "changed")
+
+    config = seeing(overridden(*TINY, "explorer.rollout_model.engine_type=vllm", "model.max_prompt_tokens=64"), True)
+    engine = open_engine(seeing_model, config, [1])
+    try:
+        before = engine.generate(asked)
+        engine.load_weights(tmp_path / "changed")
+        after = engine.generate(asked)
+        probed = engine.probe(asked[2].prompt_tokens, asked[2].pictures)
+    finally:
+        engine.close()
+    for directory, replies in ((seeing_model, before), (tmp_path / "changed", after)):
+        exact = TransformersEngine(directory, config, [1], False)
+        for request, reply in zip(asked, replies, strict=True):
+            (scored,) = exact.probe(request.prompt_tokens + reply.tokens, request.pictures)
+            assert reply.logprobs == pytest.approx(scored[len(request.prompt_tokens) - 1 :], abs=1e-3)
+    assert probed[0] == pytest.approx(exact.probe(asked[2].prompt_tokens, asked[2].pictures)[0], abs=1e-3)
