@@ -17,12 +17,10 @@ from typing import Any
 
 from ouroboros.pipeline.job import trunks
 from ouroboros.pipeline.job.schedule import Schedule, measures
-from ouroboros.pipeline.settings.arguments.answers import tool_arguments
-from ouroboros.pipeline.settings.data import reward_functions, train_places, workflow_of
+from ouroboros.pipeline.settings.reward_rules import unrepeatable
 from ouroboros.pipeline.store import checkpoints, files, launch
 from ouroboros.pipeline.store.errors import StageError
 
-ASKING = ("judge_reward", "reward_model")  # reward functions that ask a model
 TEMPORARY = ".rewarded.tmp"
 TRIED = 50  # rows that the functions of the donor reward again, in whole explorer steps
 MOST = 3  # donors that are tried
@@ -52,18 +50,6 @@ def find(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger)
         log.info("nothing is taken from %s: %s", place.name, found)
     shutil.rmtree(stage / TEMPORARY, ignore_errors=True)
     return None
-
-
-def unrepeatable(config: Any) -> str:
-    """Returns why rewards cannot be computed again from stored responses, if so."""
-    source = config.buffer.explorer_input
-    for place, one in train_places(source):
-        workflow = workflow_of(one, source, place)
-        if asking := [name for name in reward_functions(one, source) if name in ASKING]:
-            return f"{asking[0]} asks a model"
-        if ":" in workflow or tool_arguments(workflow, one.workflow_args)["environment_class"]:
-            return f"attempts of {workflow} may be rewarded by more than their responses"
-    return ""
 
 
 def ask(donor: Path, spec: Mapping[str, Any], out: Path, rows: int | None = None, whole: bool = False

@@ -10,6 +10,7 @@ from ouroboros.pipeline.job import rewarding
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.results.query import aligned
 from ouroboros.pipeline.results.view import Node, View
+from ouroboros.pipeline.settings.reward_rules import unrepeatable
 from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.errors import DataError, nearest
 
@@ -68,7 +69,7 @@ def diff(shown: View, stage: Node, overrides: list[str]) -> dict[str, Any]:
     new = next((one for one in planned.stages if one.name == stage.name), None)
     if new is None:
         raise DataError(f"the recipe has no stage '{stage.name}': {', '.join(one.name for one in planned.stages)}.")
-    if words := rewarding.unrepeatable(new.config):
+    if words := unrepeatable(new.config):
         raise DataError(f"stage '{stage.name}' cannot be rewarded again: {words}.")
     if not files.is_complete(tasks := new.inputs["tasks"]):
         raise DataError(f"the tasks with these answers are not made yet: {tasks}. `ouro run` with the same words makes "

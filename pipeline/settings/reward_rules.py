@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from ouroboros.pipeline.settings.algorithms import OF_SCORES
-from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS, OverlongPenalty
+from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS, OverlongPenalty, tool_arguments
 from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, eval_places, reward_functions, train_places, workflow_of
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store.errors import Problem, nearest
 
 Found = Iterator[Problem]
+ASKING = ("judge_reward", "reward_model")  # functions that ask a model
 
 
 def rewards(c) -> Found:
@@ -174,3 +175,15 @@ def reward_model(c) -> Found:
     if c.model.lora_configs:
         yield Problem("model.lora_configs", f"with algorithm_type={a.algorithm_type}: all weights of a reward model "
                       "are trained.", "Set [] for this stage.", found=plain(c.model.lora_configs))
+
+
+def unrepeatable(c) -> str:
+    """Returns why rewards cannot be computed again from stored responses, if so."""
+    source = c.buffer.explorer_input
+    for place, one in train_places(source):
+        workflow = workflow_of(one, source, place)
+        if asking := [name for name in reward_functions(one, source) if name in ASKING]:
+            return f"{asking[0]} asks a model"
+        if ":" in workflow or tool_arguments(workflow, one.workflow_args)["environment_class"]:
+            return f"attempts of {workflow} may be rewarded by more than their responses"
+    return ""

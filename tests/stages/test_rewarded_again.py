@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ouroboros.pipeline.job import rewarding
+from ouroboros.pipeline.settings.reward_rules import unrepeatable
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store import files, records, tables
 from ouroboros.stages import rewarded_again
@@ -118,7 +119,7 @@ def test_an_answer_makes_another_task_and_another_prompt_is_refused(again):
     ("buffer.explorer_input.default_reward_fn_type=[accuracy_reward, format_reward]", True),
 ])
 def test_what_a_model_or_a_workflow_rewards_is_not_computed_again(override, is_repeatable):
-    assert (not rewarding.unrepeatable(overridden(*TINY, override))) == is_repeatable
+    assert (not unrepeatable(overridden(*TINY, override))) == is_repeatable
 
 
 @pytest.mark.parametrize(("override", "decides"), [

@@ -21,6 +21,7 @@ from ouroboros.commands import cli
 from ouroboros.commands.web import app as web
 from ouroboros.commands.web import curves, export, overview, question
 from ouroboros.commands.web.app import App
+from ouroboros.pipeline.results.machine import machine
 from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.errors import QueryError
 from ouroboros.workflows.endpoint import server
@@ -385,7 +386,7 @@ def test_the_load_is_that_of_the_machine_whichever_thread_asks(monkeypatch):
     monkeypatch.setattr(psutil, "_last_cpu_times", {})  # a thread may have the number of one before it
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         with ThreadPoolExecutor() as pool:
-            used = pool.submit(overview.machine).result()["cpu_used"]
+            used = pool.submit(machine).result()["cpu_used"]
         busy.kill()
     assert 0 < used <= 1
 

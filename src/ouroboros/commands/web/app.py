@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from ouroboros.commands.web import counted, curves, details, distributions, overview, question, rollouts
 from ouroboros.pipeline.results import compare, difference, doctor, logs, policies, query, sweep_view
+from ouroboros.pipeline.results.machine import machine
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store.errors import DataError, OuroError, QueryError, message
 from ouroboros.workflows.endpoint import server
@@ -55,7 +56,7 @@ class App:
         return app
 
     def routes(self) -> list[Route]:
-        answers = {"runs": lambda _: overview.runs(self.root), "machine": lambda _: overview.machine(),
+        answers = {"runs": lambda _: overview.runs(self.root), "machine": lambda _: machine(),
                    "run": lambda request: overview.run(self._run(request)),
                    "scores": lambda request: overview.scores(self._run(request)),
                    "doctor": lambda request: doctor.rows(doctor.of_run(self._run(request))),

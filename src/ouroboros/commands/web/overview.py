@@ -8,14 +8,12 @@ from typing import Any
 
 from ouroboros.commands.web import curves
 from ouroboros.commands.web.rollouts import KEYS
-from ouroboros.pipeline.job import devices
 from ouroboros.pipeline.results import compare, notes, view
 from ouroboros.pipeline.results.query import plain
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.errors import OuroError
 
-LOOK = 0.2
 RECENT = 20  # steps whose median says how long the next ones take
 
 
@@ -102,14 +100,3 @@ def scores(shown: View) -> list[dict[str, Any]]:
     return [{"of": stage.name} | {name: plain(getattr(score, name)) for name in score.__slots__}
             for stage in shown.stages for step in tables.steps_present(stage.directory, "scores")
             for score in tables.read_scores(stage.directory, step)]
-
-
-def machine() -> dict[str, Any]:
-    """Returns what this machine has and uses, in GiB and shares: CPUs, memory, each GPU that NVIDIA's tool lists. CPUs
-    are measured for LOOK seconds, as without an interval psutil compares with the last call of the same thread, and a
-    request has a thread for itself."""
-    import psutil
-
-    memory = psutil.virtual_memory()
-    return {"cpus": psutil.cpu_count(), "cpu_used": psutil.cpu_percent(LOOK) / 100, "memory_gib": memory.total / 2**30,
-            "memory_used_gib": (memory.total - memory.available) / 2**30, "gpus": devices.gpus()}
