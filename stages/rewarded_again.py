@@ -12,6 +12,8 @@ so that it is the first step that reads another reward.
 
 import logging
 import math
+import os
+import signal
 import sys
 import tempfile
 import time
@@ -22,9 +24,11 @@ from typing import Any
 
 from ouroboros.operators.algorithm import Algorithm
 from ouroboros.operators.reward import load_reward
+from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.schedule import rft_schedule
 from ouroboros.pipeline.job.tasksets import read_train
+from ouroboros.pipeline.job.watchdog import CALL_SECONDS
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import reward_functions, train_places
@@ -32,12 +36,27 @@ from ouroboros.pipeline.store import files, hashes, records, tables
 from ouroboros.pipeline.store.errors import OuroError, StageError
 from ouroboros.stages.rescore import Scorer
 from ouroboros.workflows.protocol.hugging_face import import_light
+from ouroboros.workflows.protocol.outcomes import check_failures
 
 REWARDED = ("reward", "reward_components", "accuracy", "notes", "token_rewards", "status", "reason", "task_id")
 ANSWER = {"task_id": "", "answer": "", "columns": None}  # of a task, what no prompt has
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
+class Alarm(Activity):
+    """Ends this process where a reward function does not return: nothing else watches it."""
+
+    def alive(self) -> None:
+        super().alive()
+        signal.alarm(int(CALL_SECONDS))
+
+    @staticmethod
+    def ring(*_: Any) -> None:
+        print(f"a reward function has not returned for {CALL_SECONDS:g} s", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def answer(request: dict[str, Any], activity: Activity) -> dict[str, Any]:
+    """activity: that of the calls of reward functions."""
     donor, spec = Path(request["donor"]), request["spec"]
     theirs = files.read_json(donor / "stage.json")
     config = Config.partial(secrets.reveal(spec["config"]))
@@ -47,7 +66,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return found
     import_light()
     scorer = Scorer(Context(spec["run"], spec["name"], spec["identity"], Path(request["out"]), config, inputs,
-                            logging.getLogger("ouro.rewards")))
+                            logging.getLogger("ouro.rewards"), activity=activity))
     renamed = _renamed(scorer, Path(theirs["inputs"]["tasks"]), Config.partial(theirs["config"]), inputs["tasks"])
     if renamed is None:
         return found | {"unlike": "prompts or the order of its tasks are others"}
@@ -62,6 +81,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         if words and last is None:
             found["first"], last = words, _trained(config, step)
         found["equal"] += last is None
+        if not request["whole"] and _fails(rows, config):
+            break  # a run from nothing ends here, and says so
         if words or request["whole"]:
             tables.write(tables.step_file(scorer.context.directory, "experience", step), records.Experience, rows)
             tables.write(tables.step_file(scorer.context.directory, "rollouts", step), records.Rollout,
@@ -69,9 +90,18 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         seen += len(stored)
         if request["rows"] and (seen >= request["rows"] or words):
             break
+    signal.alarm(0)
     if last is not None and request["whole"] and config.kind.is_online:
         found["trained"], found["certain"] = _other_batch(scorer.context, donor, last + 1)
     return found
+
+
+def _fails(rows: list[records.Experience], config: Config) -> bool:
+    try:
+        check_failures([one for one in rows if one.turn == 0], config.explorer.max_failed_ratio)
+    except StageError:
+        return True
+    return False
 
 
 def _other_batch(context: Context, donor: Path, since: int) -> tuple[int | None, bool]:
@@ -166,7 +196,8 @@ def _trained(config: Config, explored: int) -> int:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
+    signal.signal(signal.SIGALRM, Alarm.ring)
     try:
-        files.write_json(Path(sys.argv[2]), answer(files.read_json(Path(sys.argv[1]))))
+        files.write_json(Path(sys.argv[2]), answer(files.read_json(Path(sys.argv[1])), Alarm()))
     except OuroError as error:
         sys.exit(str(error))

@@ -1,6 +1,7 @@
 """Reward functions that raised in another stage of the same run, since it was launched: a stage that would call one
 does not start, and its error names where to look."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ from ouroboros.pipeline.job.error_file import NAME, recorded_error
 from ouroboros.pipeline.settings.explorer import rewarded
 from ouroboros.pipeline.settings.kinds import KINDS
 from ouroboros.pipeline.store import files
+
+NOT_STARTED = "not started"
 
 
 def failed_reward(stage: Path, spec: dict[str, Any]) -> str:
@@ -20,9 +23,11 @@ def failed_reward(stage: Path, spec: dict[str, Any]) -> str:
         if other.name == stage.name or not error.exists() or error.stat().st_mtime_ns < plan.stat().st_mtime_ns:
             continue  # its error is of an earlier launch
         words = recorded_error(other) or ""
+        if words.startswith(NOT_STARTED):
+            continue  # it never called the function
         for name in sorted(own & _functions(files.read_json(other / "stage.json"))):
-            if f"{name.rpartition(':')[2]} raised " in words:
-                return f"not started, since the reward function {name} has failed in stage {other.name}:\n{words}"
+            if re.search(rf"(?<![\w.]){name.rpartition(':')[2]} raised ", words):
+                return f"{NOT_STARTED}, since the reward function {name} has failed in stage {other.name}:\n{words}"
     return ""
 
 

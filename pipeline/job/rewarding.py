@@ -18,8 +18,8 @@ from typing import Any
 from ouroboros.pipeline.job import trunks
 from ouroboros.pipeline.job.schedule import Schedule, measures
 from ouroboros.pipeline.settings.reward_rules import unrepeatable
-from ouroboros.pipeline.store import checkpoints, files, launch
-from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store import files, launch
+from ouroboros.pipeline.store.errors import OuroError
 
 TEMPORARY = ".rewarded.tmp"
 TRIED = 50  # rows that the functions of the donor reward again, in whole explorer steps
@@ -43,7 +43,7 @@ def find(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger)
         log.info("the responses of %s are rewarded again", place.name)
         try:
             found = _offered(stage, place, spec, config)
-        except (StageError, FileNotFoundError) as error:
+        except (OuroError, FileNotFoundError) as error:
             found = str(error)
         if isinstance(found, trunks.Donor):
             return found
@@ -79,7 +79,7 @@ def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any) -> 
     if found["unlike"] or not total:
         return found["unlike"] or "its steps are not known"
     schedule, equal = trunks.schedule_of(config, total), found["equal"]
-    able = [step for step in checkpoints.complete_checkpoints(place) if schedule.last_explorer_step(step) <= equal]
+    able = [step for step in trunks.given(place) if schedule.last_explorer_step(step) <= equal]
     if not able:
         return f"it has no checkpoint before the first step with another reward; {found['first']}"
     ends = _last_equal(schedule, equal) if decide(config) else total

@@ -19,6 +19,7 @@ from ouroboros.pipeline.job.holders import is_locked
 from ouroboros.pipeline.job.schedule import Schedule, first_explored, rft_schedule
 from ouroboros.pipeline.job.tasksets import read_train
 from ouroboros.pipeline.settings.rates import equal_steps
+from ouroboros.pipeline.settings.reward_rules import unrepeatable
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.train_batch import given_batch
 from ouroboros.pipeline.settings.trainer import is_driven
@@ -103,7 +104,7 @@ def continued(stage: Any) -> str:
     if donor is None:
         again = listed(Path(stage.directory), stage.trunk.get("unrewarded", "-")) if not begun(stage.directory) else []
         return f"rewards the responses of {again[0][1].name} again, and takes the steps before the first other reward" \
-            if again else unlike
+            if again and not unrepeatable(stage.config) else unlike
     last = max(map(int, stage.trunk.get("changes", {})), default=0)
     again = (f"; steps {donor.step + 1} to {last} of it are made again: trainer.keep_every keeps more checkpoints, "
              "synchronizer.keep=all the weights of all steps") if donor.step < last else ""
@@ -124,12 +125,11 @@ def _offered(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> 
 def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Donor | str:
     theirs = files.read_json(place / "stage.json")
     ours, made = spec["trunk"], theirs["trunk"]
-    total, before, running = total_of(spec, config, place), _written_total(place, theirs), is_locked(place / ".lock")
+    total, before = total_of(spec, config, place), _written_total(place, theirs)
     if not total or not before:
         return ""
     limit = min(total, _agreed(ours, total, made, before))
-    able = [step for step in checkpoints.complete_checkpoints(place) if step <= limit
-            and not (running and checkpoints.is_marked(place, step, "unscheduled"))]
+    able = [step for step in given(place) if step <= limit]
     if changed := [part for part in PARTS if made[part] != ours[part]]:
         names = [*_names(changed, ours, made)]
         same = made.get("source") == ours["source"] and not {*names} & ours["inputs"].keys() - {"tasks"}
@@ -142,6 +142,13 @@ def _offer(place: Path, spec: Mapping[str, Any], config: Any, verify: str) -> Do
                                        "(lr_scheduler_type, lr_warmup_*)")
     none = f"it has no checkpoint up to step {limit}{' (trainer.keep_every keeps more)' if limit else ''}{equal}"
     return none if limit or made["rates"] == ours["rates"] else ""
+
+
+def given(place: Path) -> list[int]:
+    """Returns the steps whose checkpoints a stage gives: one that runs deletes those that are not scheduled."""
+    running = is_locked(place / ".lock")
+    return [step for step in checkpoints.complete_checkpoints(place)
+            if not (running and checkpoints.is_marked(place, step, "unscheduled"))]
 
 
 def _agreed(ours: Mapping[str, Any], total: int, theirs: Mapping[str, Any], others_total: int) -> float:

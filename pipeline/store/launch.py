@@ -11,6 +11,7 @@ from typing import Any
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.errors import Problem, StageError
 from ouroboros.pipeline.store.files import HOME
+from ouroboros.pipeline.store.parent import die_with_parent
 
 CODE = "code"  # of a stage's directory: the user's modules that rewarded its responses
 LIBRARIES = ("PIL", "accelerate", "aiohttp", "click", "data_juicer", "datasets", "deepspeed", "duckdb", "fsspec",
@@ -38,7 +39,7 @@ def ask(module: str, request: dict[str, Any], given: dict[str, str] | None = Non
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, request)
         done = subprocess.run(command(module, str(asked), str(answer)), capture_output=True, text=True,
-                              env=given or environment(), check=False)
+                              env=given or environment(), check=False, preexec_fn=die_with_parent)
         if done.returncode:
             last = "\n".join(done.stderr.strip().splitlines()[-5:])
             raise StageError(f"`python -m {module}` ended with exit code {done.returncode}:\n{last}")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ouroboros.pipeline.job import rewarding
+from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.settings.reward_rules import unrepeatable
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store import files, records, tables
@@ -70,7 +71,7 @@ def again(explored, tmp_path):
         config = plain(overridden(*TINY, *SMALL, *overrides))
         spec = {"run": "p/r", "name": "rft", "identity": "0", "config": config, "inputs": inputs | {"tasks": str(own)}}
         found = rewarded_again.answer({"donor": str(donor), "spec": spec, "out": str(tmp_path / "out" / "rft"),
-                                       "rows": None, "whole": False} | asked)
+                                       "rows": None, "whole": False} | asked, Activity())
         file = tables.step_file(tmp_path / "out" / "rft", "experience", 1)
         return found, tables.read(file, records.Experience).to_pylist() if file.exists() else []
 
@@ -116,6 +117,8 @@ def test_an_answer_makes_another_task_and_another_prompt_is_refused(again):
 @pytest.mark.parametrize(("override", "is_repeatable"), [
     ("buffer.explorer_input.default_reward_fn_type=judge_reward", False),
     ("buffer.explorer_input.default_workflow_type=mine:attempt", False),
+    ("buffer.explorer_input.default_workflow_type=retry_workflow", False),
+    ("data_processor.task_pipeline.format.reward_fn_key=reward", False),
     ("buffer.explorer_input.default_reward_fn_type=[accuracy_reward, format_reward]", True),
 ])
 def test_what_a_model_or_a_workflow_rewards_is_not_computed_again(override, is_repeatable):
