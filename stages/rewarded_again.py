@@ -67,6 +67,8 @@ def answer(request: dict[str, Any], activity: Activity) -> dict[str, Any]:
     import_light()
     scorer = Scorer(Context(spec["run"], spec["name"], spec["identity"], Path(request["out"]), config, inputs,
                             logging.getLogger("ouro.rewards"), activity=activity))
+    if any(task.choices for tasks in scorer.tasks.values() for task in tasks.values()):
+        return found | {"unlike": "its rows name workflows or reward functions"}
     renamed = _renamed(scorer, Path(theirs["inputs"]["tasks"]), Config.partial(theirs["config"]), inputs["tasks"])
     if renamed is None:
         return found | {"unlike": "prompts or the order of its tasks are others"}

@@ -184,9 +184,6 @@ def unrepeatable(c) -> str:
         workflow = workflow_of(one, source, place)
         if asking := [name for name in reward_functions(one, source) if name in ASKING]:
             return f"{asking[0]} asks a model"
-        rows = c.data_processor.task_pipeline.format if one.path is None else one.format
-        if rows.workflow_key or rows.reward_fn_key:
-            return "rows name workflows or reward functions"
         if ":" in workflow or workflow == "retry_workflow" or (
                 tool_arguments(workflow, one.workflow_args)["environment_class"]):
             return f"rewards of attempts of {workflow} follow from more than their last response"

@@ -112,13 +112,14 @@ def test_an_answer_makes_another_task_and_another_prompt_is_refused(again):
     assert {row["task_id"] for row in rows} == {"new", "t2", "t3"}
     assert again(f"{REWARD}length", tasks=[replace(TASKS[0], question="else"), *TASKS[1:]])[0]["unlike"]
     assert again(f"{REWARD}length", tasks=TASKS[:-1])[0]["unlike"]
+    chosen = [replace(one, choices='{"reward_fn": ["accuracy_reward"]}') for one in TASKS]
+    assert "rows name" in again(f"{REWARD}length", tasks=chosen)[0]["unlike"]
 
 
 @pytest.mark.parametrize(("override", "is_repeatable"), [
     ("buffer.explorer_input.default_reward_fn_type=judge_reward", False),
     ("buffer.explorer_input.default_workflow_type=mine:attempt", False),
     ("buffer.explorer_input.default_workflow_type=retry_workflow", False),
-    ("data_processor.task_pipeline.format.reward_fn_key=reward", False),
     ("buffer.explorer_input.default_reward_fn_type=[accuracy_reward, format_reward]", True),
 ])
 def test_what_a_model_or_a_workflow_rewards_is_not_computed_again(override, is_repeatable):
