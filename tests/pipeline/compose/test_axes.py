@@ -111,3 +111,8 @@ def test_names_are_safe_in_a_path_short_and_differ_where_the_values_do(one, othe
 def test_a_search_gives_every_point_its_own_words():
     assert axes.given(["name=x", "seed=2", "algorithm.optimizer.lr=1e-05", "checkpoint_root_dir=/tmp"]) == {
         "seed": "2", "algorithm.optimizer.lr": "1e-5"}
+
+
+@pytest.mark.parametrize("text", ["a'b", "a\\b", "a\\'b", "a\\", "(a [b = # ~ , ä", "1e5", "null", ""])
+def test_a_word_sets_a_key_to_any_text(text):
+    assert axes.parsed(axes.word_of("checkpoint_root_dir", text)).value() == text
