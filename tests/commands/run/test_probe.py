@@ -15,7 +15,7 @@ from ouroboros.pipeline.store import files
 
 
 def asked_for(monkeypatch, *overrides, made=()) -> tuple[Recipe, list[str]]:
-    """The recipe that a probe of overrides runs, and the arguments for snakemake. made: files that the run leaves."""
+    """The recipe that a probe of overrides runs, and the targets for snakemake. made: files that the run leaves."""
     asked = []
 
     def run(words, extra, **_):
@@ -40,7 +40,7 @@ def test_a_probe_is_a_short_run_of_the_recipe_without_evaluations(tmp_path, monk
             "manifest.json", "steps/step=000002.parquet", "checkpoints/step=000003/manifest.json")])
     assert {(one.buffer.total_steps, one.explorer.eval_interval) for one in recipe.settings.values()} == {
         (probe.STEPS, None)}
-    assert (recipe.run.seed, Path(recipe.run.checkpoint_root_dir), extra) == (7, place, ["--until", "sft", "rft"])
+    assert (recipe.run.seed, Path(recipe.run.checkpoint_root_dir), extra) == (7, place, ["sft", "rft"])
     assert not (stage / "checkpoints/step=000003").exists()
     assert (stage / "steps/step=000002.parquet").exists()
 
@@ -48,11 +48,11 @@ def test_a_probe_is_a_short_run_of_the_recipe_without_evaluations(tmp_path, monk
 def test_stages_that_do_not_train_are_short_or_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe, extra = asked_for(monkeypatch, "stages.rft.mode=explore")
-    assert (recipe.settings["rft"].buffer.total_steps, extra) == (probe.STEPS, ["--until", "sft"])
-    assert asked_for(monkeypatch, "mode=bench")[1] == ["--until", "sft", "rft"]
+    assert (recipe.settings["rft"].buffer.total_steps, extra) == (probe.STEPS, ["sft"])
+    assert asked_for(monkeypatch, "mode=bench")[1] == ["sft", "rft"]
     Path("one.yaml").write_text("buffer: {total_steps: 9}\nstages: []\n")
     recipe, extra = asked_for(monkeypatch, "recipe=one.yaml")
-    assert ([one.buffer.total_steps for one in recipe.settings.values()], extra) == ([probe.STEPS], ["--until", "rft"])
+    assert ([one.buffer.total_steps for one in recipe.settings.values()], extra) == ([probe.STEPS], ["rft"])
 
 
 @pytest.mark.parametrize(("kind", "place"), [("train", "it-1/steps"), ("rollout", "it-1/rollouts")])

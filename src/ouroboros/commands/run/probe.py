@@ -39,8 +39,9 @@ def probe(overrides: list[str]) -> None:
              *(f"{at[name]}buffer.total_steps={STEPS}" for name, kind in kinds.items() if kind.trains or kind.explores),
              *(f"{at[name]}algorithm.optimizer.lr_warmup_steps=0" for name in trained)]
     words = [word for word in overrides if key_of(word) not in map(key_of, short)] + short
-    with _at_most(place / "store"), redirect_stdout(sys.stderr):  # of evaluations and the like, what training needs
-        invoke.run(words, ["--until", *trained], multirun=False, verbose=False, update_hub=False)
+    with _at_most(place / "store"), redirect_stdout(sys.stderr):
+        # the targets: no evaluation, bench or report is made
+        invoke.run(words, trained, multirun=False, verbose=False, update_hub=False)
     for stage in (place / "store").glob("*"):
         for step in checkpoints.complete_checkpoints(stage) if files.is_complete(stage) else ():
             files.remove_tree(checkpoints.checkpoint_directory(stage, step))
