@@ -125,6 +125,13 @@ def key_of(word: str) -> str:
     return word.lstrip("+").partition("=")[0]
 
 
+def word_of(key: str, text: object) -> str:
+    """Returns the override that sets a key to a text, whatever its characters. Hydra reads backslashes as themselves,
+    except before a quote."""
+    escaped = re.sub(r"(\\*)('|$)", lambda one: 2 * one[1] + (one[2] and r"\'"), str(text))
+    return f"{key}='{escaped}'"
+
+
 def set_twice(words: list[str]) -> list[Problem]:
     """Lists the keys that two overrides set: the first override would have no effect."""
     first: dict[str, str] = {}

@@ -60,8 +60,8 @@ def branch_of(overrides: list[str]) -> Branch | None:
     differs = {key: value for key, value in values.items() if changes.acts(key.removeprefix(f"stages.{stage}."))}
     name = axes.name_of(f"{view.name}-at{step}", differs).replace(",", "-").replace("=", "")
     words = [re.sub(r"(buffer\.total_steps=)\+(\d+)$", lambda one: f"{one[1]}{int(step) + int(one[2])}", one)
-             for one in ({"name": f"name='{name}'"} | given).values()]
-    return Branch(stage, int(step), [f"recipe='{view / 'config.yaml'}'", *words])
+             for one in ({"name": axes.word_of("name", name)} | given).values()]
+    return Branch(stage, int(step), [axes.word_of("recipe", view / "config.yaml"), *words])
 
 
 def _run(root: Path, place: str) -> tuple[Path, str]:

@@ -97,8 +97,8 @@ def _understood(override: str, known: dict[str, list[str]]) -> tuple[Any, list[P
     key, raw = override.lstrip("+").split("=", 1)
     typed = override
     if raw.startswith("~/"):  # the shell does not expand it after key=
-        raw = f"'{Path(raw).expanduser()}'"
-        override = f"{key}={raw}"
+        override = axes.word_of(key, Path(raw).expanduser())
+        raw = override.partition("=")[2]
     try:
         word, unparsed = axes.parsed(override), []
     except ValueError as error:  # of Hydra's grammar, or a number with thousands of digits
@@ -107,7 +107,7 @@ def _understood(override: str, known: dict[str, list[str]]) -> tuple[Any, list[P
         return None, [_problem(typed, "gives values of a sweep; needed one value.", "For a run of each: ouro run -m. A "
                                "list is [1,2], and a text with commas goes in quotes.")]
     if key in known and not raw.startswith("{"):
-        choice, wrong = choose(key, raw.strip("'\""), known)
+        choice, wrong = choose(key, word.value() if word and raw.startswith(("'", '"')) else raw, known)
         return axes.parsed(choice) if choice and "." in choice.partition("=")[0] else choice, wrong
     if not key.startswith("stages.") and not exists(key) and not guide.may_hold(key):
         return None, [schema.unknown(key, known)]

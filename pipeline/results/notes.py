@@ -16,7 +16,7 @@ def read(run: Shown) -> dict[str, Any]:
     """Returns `tags`, sorted, and `note`, a text. Raises StageError for a damaged file."""
     path = run.path / FILE
     kept = files.read_json(path, "Delete it.") if path.exists() else {}
-    return {"tags": kept.get("tags", []), "note": kept.get("note", "")}
+    return {"tags": kept.get("tags") or [], "note": kept.get("note") or ""}
 
 
 def change(run: Shown, added: Collection[str] = (), removed: Collection[str] = (), note: str | None = None) -> None:

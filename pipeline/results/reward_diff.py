@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.check.judge import compose
+from ouroboros.pipeline.compose.axes import key_of, word_of
 from ouroboros.pipeline.job import rewarding
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.results.query import aligned
@@ -63,9 +64,8 @@ def diff(shown: View, stage: Node, overrides: list[str]) -> dict[str, Any]:
     """Returns the rewards of a stage's stored responses as they are and under overrides of its run, or under what its
     functions are by now: counts of attempts, tables by component, task and row, the first explorer step with another
     reward and the first trainer step with other advantages. Raises DataError where they cannot be computed."""
-    recipe = [] if any(word.startswith("recipe=") for word in overrides) else [f"recipe='{shown.path / 'config.yaml'}'"]
-    root = shown.path.parents[2]
-    planned = make_plan(compose([*recipe, f"checkpoint_root_dir='{root}'", *overrides]))
+    frozen = [] if "recipe" in map(key_of, overrides) else [word_of("recipe", shown.path / "config.yaml")]
+    planned = make_plan(compose([*frozen, word_of("checkpoint_root_dir", shown.path.parents[2]), *overrides]))
     new = next((one for one in planned.stages if one.name == stage.name), None)
     if new is None:
         raise DataError(f"the recipe has no stage '{stage.name}': {', '.join(one.name for one in planned.stages)}.")

@@ -127,12 +127,14 @@ def weighed(c) -> Found:
 
 def whole_matrices(c) -> Found:
     """Muon needs a matrix whole, where ZeRO-3 cuts each one up and an offloaded one is on the CPU."""
-    key, trainer = "algorithm.optimizer.optimizer_type", c.trainer
-    muon = [one.optimizer_type for one in (c.algorithm.optimizer, trainer.critic.optimizer)].count("muon")
-    if c.kind.trains and muon and (trainer.zero_stage == 3 or trainer.offload_optimizer):
-        yield Problem(key, f"with trainer.{'zero_stage=3' if trainer.zero_stage == 3 else 'offload_optimizer=true'}: "
-                      "a step takes matrices whole, on the GPU.", "Set adamw, or zero_stage=2 without "
-                      "offload_optimizer.", found="muon")
+    trainer = c.trainer
+    if not (c.kind.trains and (trainer.zero_stage == 3 or trainer.offload_optimizer)):
+        return
+    cause = "zero_stage=3" if trainer.zero_stage == 3 else "offload_optimizer=true"
+    for owner, one in ("algorithm", c.algorithm), ("trainer.critic", trainer.critic):
+        if one.optimizer.optimizer_type == "muon":
+            yield Problem(f"{owner}.optimizer.optimizer_type", f"with trainer.{cause}: a step takes matrices whole, on "
+                          "the GPU.", "Set adamw, or zero_stage=2 without offload_optimizer.", found="muon")
 
 
 def token_budget(c) -> Found:

@@ -44,6 +44,8 @@ def rows(seed: int) -> list[Row]:
         columns["teacher_top_ids"] = np.array([source.sample(range(WORDS), 2) for _ in response])
         columns["teacher_top_logprobs"] = np.log(np.full((len(response), 3), [0.5, 0.2, 0.3]))
         made.append(Row(f"r{i}", prompt + response, len(prompt), mask, columns))
+    for row in made:
+        row.columns["chosen_tokens"] = sum(sum(one.mask) for one in made[0::2]) / 6
     return made
 
 

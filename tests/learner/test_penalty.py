@@ -44,7 +44,7 @@ def test_a_penalty_changes_every_advantage(name, step_rewards):
     batch = table([[0.0, 0.0], [1.0, 1.0], [0.0, 0.5], [0.25, 0.0]], group_id=["a", "a", "a", "b"],
                   run_index=[0, 1, 2, 0], reward=[1.0, 1.1, 0.0, 1.0], step_reward=step_rewards, state_hash=["s"] * 4,
                   baseline_reward=[0.5] * 4, values=[[0.1, 0.2]] * 4, entropies=[[1.0] * 2] * 4,
-                  teacher_logprobs=[[-0.4, -0.7]] * 4, rollout_logprobs=[[-0.5] * 2] * 4)
+                  teacher_logprobs=[[-0.4, -0.7]] * 4, rollout_logprobs=[[-0.5] * 2] * 4, mean_scores=[[0.5] * 2] * 4)
     without, left = numbers(ADVANTAGES[name]()(batch)), numbers(ADVANTAGES[name]()(penalised(batch, K1)[0]))
     assert any(id_ not in without or not np.allclose(left[id_], without[id_]) for id_ in left)
 

@@ -66,6 +66,6 @@ def test_the_commands_of_the_page_compose(project):
 
 
 def test_the_page_has_every_column():
-    ppo = filled(Algorithm(algorithm_type="ppo"))
+    ppo, dpo = (columns("policy_loss_fn", filled(Algorithm(algorithm_type=kind))) for kind in ("ppo", "dpo"))
     shown = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", PAGE, re.M))))
-    assert set(columns("policy_loss_fn", ppo)) == shown
+    assert {*ppo, *dpo} == shown

@@ -219,12 +219,13 @@ def diff(given, root, stage, as_json):
     any. RUN is project/name or name; default: the latest. A run that is then started with the same words takes the
     steps up to the first with another reward.
     """
+    from ouroboros.pipeline.compose.axes import word_of
     from ouroboros.pipeline.results import policies, reward_diff, sweep_view
 
-    recipes = [f"recipe='{word}'" for word in given if word.endswith((".yaml", ".yml")) and "=" not in word]
-    names, overrides = name_and_overrides(root, [word for word in given if f"recipe='{word}'" not in recipes])
+    recipes = [word for word in given if word.endswith((".yaml", ".yml")) and "=" not in word]
+    names, overrides = name_and_overrides(root, [word for word in given if word not in recipes])
     shown = policies.single(sweep_view.find(root, *names))
     chosen = reward_diff.choose(shown, stage)
     print(f"stage {chosen.name}: its responses are rewarded again", file=sys.stderr, flush=True)
-    found = reward_diff.diff(shown, chosen, [*recipes, *overrides])
+    found = reward_diff.diff(shown, chosen, [*(word_of("recipe", one) for one in recipes), *overrides])
     print(reward_diff.as_json(found) if as_json else reward_diff.text(found))

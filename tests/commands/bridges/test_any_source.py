@@ -58,6 +58,8 @@ def test_any_yaml_of_trinity(value):
 @MANY
 @given(st.dictionaries(OF_THE_GUIDE, NESTED, max_size=6))
 @example({"buffer.trainer_input.experience_buffer.replay_buffer.enable": [{}, False]})
+@example({"algorithm.algorithm_type": [0]})
+@example({"algorithm.algorithm_type": [0], "mode": "train"})
 def test_any_values_of_the_guides_keys(pairs):
     assert_accounted_for(yaml.safe_dump(pairs, allow_unicode=True), from_trinity)
 

@@ -49,7 +49,7 @@ def test_beside_a_training_of_verl_another_program_is_passed_over_and_named(scri
     "python3 -m verl.trainer.main config=examples/config.yaml worker.actor.model.model_path=m",  # EasyR1
     "python -m absolute_zero_reasoner.main_azr_ppo", "uv run --isolated -m skyrl.train.entrypoints.main_base",
     "uv run -m examples.train.algorithms.dapo.main_dapo", "python3 -m main_gkd",
-    "python3 -m verl.trainer.main_ppo_split", "python3 -m recipe.entropy.main_entropy",
+    "python3 -m verl.trainer.main_ppo_split", "python3 -m recipe.entropy.main_entropies",
     "python3 -m verl_tool.trainer.main_ppo", "torchrun --nproc_per_node=8 train.py",
     "ray job submit -- python3 -m skyrl_train.entrypoints.main_base"])
 @pytest.mark.parametrize("before", ["", "python3 prepare.py --local_dir x\n"])

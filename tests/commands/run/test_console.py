@@ -96,6 +96,8 @@ def test_before_the_first_step_is_shown_what_a_stage_does(tmp_path, capsys, monk
             console.poll()  # the same is not told twice
             explorer.now("answers and rewards", "step 1: 3 of 8 attempts ended, 1.2k tokens")
         console.poll()
+        (Path(made.directory) / "explorer.activity").unlink()
+        console.poll()  # nothing is told of a stage that does nothing
         log.info("step 1/3  loss 1.0")
         console.poll()
         explorer.now("waits", "step 2")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.compose import axes
 from ouroboros.pipeline.store.errors import ConfigError
 from tests.configs import problems_of
@@ -111,3 +112,15 @@ def test_names_are_safe_in_a_path_short_and_differ_where_the_values_do(one, othe
 def test_a_search_gives_every_point_its_own_words():
     assert axes.given(["name=x", "seed=2", "algorithm.optimizer.lr=1e-05", "checkpoint_root_dir=/tmp"]) == {
         "seed": "2", "algorithm.optimizer.lr": "1e-5"}
+
+
+@pytest.mark.parametrize("text", ["a'b", "a\\b", "a\\'b", "a\\", "(a [b = # ~ , ä", "1e5", "null", ""])
+def test_a_word_sets_a_key_to_any_text(text):
+    assert axes.parsed(axes.word_of("checkpoint_root_dir", text)).value() == text
+
+
+def test_a_recipe_may_be_in_a_directory_of_any_name(tmp_path):
+    directory = tmp_path / "it's (a [b, ä"
+    directory.mkdir()
+    (directory / "one.yaml").write_text("seed: 5\n")
+    assert compose([axes.word_of("recipe", directory / "one.yaml")]).seed == 5

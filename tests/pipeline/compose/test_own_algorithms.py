@@ -111,7 +111,7 @@ def test_a_sweep_goes_over_ours_and_the_users():
 
 
 @pytest.mark.parametrize(("line", "key"), [
-    ("optimizer: {lr: 1}", "optimizer"), ("advantage: grpo", "advantage"),
+    ("optimizer: {lr: 1}", "optimizer.lr"), ("advantage: grpo", "advantage"),
     ("rollout_correction: {mode: mask}", "rollout_correction.mode"),
     ("rollout_correction: none", "algorithm.rollout_correction"),
     ("rollout_correction: {level: row}", "algorithm.rollout_correction.level"),

@@ -29,6 +29,13 @@ def test_tags_and_the_note_are_changed_and_shown(run, tmp_path, capsys):
     assert notes.read(run) == {"tags": ["kept"], "note": ""}
 
 
+@pytest.mark.parametrize("text", ["{", '{"tags": null}'])
+def test_a_damaged_file_leaves_the_run_in_the_table_without_tags(run, tmp_path, text):
+    (run.path / notes.FILE).write_text(text)
+    (shown,) = overview.table(tmp_path)
+    assert (shown["run"], shown["tags"], shown["note"]) == ("toy/first", [], "")
+
+
 @pytest.mark.parametrize("tag", ["", "two words", "a,b", "x" * 51])
 def test_a_tag_is_a_word(run, tag):
     with pytest.raises(QueryError):

@@ -134,7 +134,7 @@ def budget(made: Translation) -> None:
 def _whole_run(made: Translation, values: dict[Path, Any]) -> None:
     """Has the trainer's half of an asynchronous pair explore too, where it names the tasks."""
     has_tasks = any(path[-1] == "path" and path[:2] == ("buffer", "explorer_input") for path in made.entries)
-    is_half = values.get(("mode",)) == "train" and not stages_of(values) and facts(values.get(KIND)).on_rollouts
+    is_half = values.get(("mode",)) == "train" and not stages_of(values) and facts(str(values.get(KIND))).on_rollouts
     if not (is_half and has_tasks):
         return
     made.entries[("mode",)] = Entry("both", "train there")
@@ -167,7 +167,7 @@ def gpus(made: Translation) -> None:
     for stage in ((), *stages_of(made.entries)):
         each, taken, _, leave, mode = _gpus_of(made, stage)
         # nothing explores at the same time
-        is_alone = mode == "train" or not facts(_value(made, stage, None, *KIND)).on_rollouts
+        is_alone = mode == "train" or not facts(str(_value(made, stage, None, *KIND))).on_rollouts
         taken = 0 if is_alone else taken
         left = each - taken if each and mode in ("both", "train") and taken is not None else None
         if left not in (None, (made.value(*RANKS) or 1) if stage else 1):
@@ -249,12 +249,12 @@ def complete_stages(made: Translation, values: dict[Path, Any]) -> None:
     if both := sorted(own & {path[0] for path in values if path[0] != "stages"}):
         made.note("merged_stages", sections=", ".join(both))
     kind, mode = values.get(KIND), values.get(("mode",))
-    if kind is not None and facts(kind).on_rollouts and ("algorithm", "repeat_times") not in made.entries:
+    if kind is not None and facts(str(kind)).on_rollouts and ("algorithm", "repeat_times") not in made.entries:
         made.note("repeat_times")
     if not names and mode == "bench" and values.get(("model", "external_model", "enable")) is not True:
         made.ask("bench")
     if not names and made.value("mode") == mode and (
-            mode == "explore" or (mode == "train" and facts(kind).on_rollouts)):
+            mode == "explore" or (mode == "train" and facts(str(kind)).on_rollouts)):
         made.note("half", mode=mode, alone=said(f"{mode}_alone"))
 
 

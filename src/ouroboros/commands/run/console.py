@@ -126,7 +126,7 @@ class Console:
     def _wait(self, name: str) -> None:
         """Shows what the processes of a stage do before its first step, and how many answers and tokens there are."""
         bar, shown = self._before.get(name) or (Bar(0, "", name), "")
-        if (doing := "; ".join(view.doing(self._logs[name].path.parent))) != shown:
+        if (doing := "; ".join(view.doing(self._logs[name].path.parent))) and doing != shown:
             bar.show(0, doing, doing)
         self._before[name] = bar, doing
 

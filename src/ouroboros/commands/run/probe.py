@@ -16,8 +16,9 @@ from threading import Event, Thread
 from ouroboros.commands.run import invoke
 from ouroboros.pipeline.check import times
 from ouroboros.pipeline.check.judge import compose
-from ouroboros.pipeline.compose.axes import key_of
+from ouroboros.pipeline.compose.axes import key_of, word_of
 from ouroboros.pipeline.compose.recipe import Recipe
+from ouroboros.pipeline.settings.kinds import KINDS
 from ouroboros.pipeline.store import checkpoints, files
 
 STEPS = 3  # the first compiles, and is not measured
@@ -28,13 +29,19 @@ def probe(overrides: list[str]) -> None:
     """Makes the steps. Raises ConfigError for a recipe that cannot be run."""
     config = compose(overrides)
     place = times.probed(config.checkpoint_root_dir)
-    trained = [name for name, one in Recipe.of(config).settings.items() if one.kind.trains]
-    short = {"checkpoint_root_dir": place, "name": "probe", "buffer.explorer_input.eval_tasksets": [],
-             **{f"stages.{name}.buffer.total_steps": STEPS for name in trained},
-             **{f"stages.{name}.algorithm.optimizer.lr_warmup_steps": 0 for name in trained}}
-    words = [word for word in overrides if key_of(word) not in short] + [f"{key}={one}" for key, one in short.items()]
+    kinds = Recipe.of(config).kinds
+    if not (trained := [name for name, kind in kinds.items() if kind.trains]):
+        return
+    at = {name: f"stages.{name}." if config.stages else "" for name in kinds}
+    listed = [f"stages.{one['stage_name']}." for one in config.stages]
+    short = ["name=probe", word_of("checkpoint_root_dir", place),
+             *(f"{one}explorer.eval_interval=null" for one in ("", *listed)),
+             *(f"{at[name]}buffer.total_steps={STEPS}" for name, kind in kinds.items() if kind.trains or kind.explores),
+             *(f"{at[name]}algorithm.optimizer.lr_warmup_steps=0" for name in trained)]
+    words = [word for word in overrides if key_of(word) not in map(key_of, short)] + short
     with _at_most(place / "store"), redirect_stdout(sys.stderr):
-        invoke.run(words, [], multirun=False, verbose=False, update_hub=False)
+        # the targets: no evaluation, bench or report is made
+        invoke.run(words, trained, multirun=False, verbose=False, update_hub=False)
     for stage in (place / "store").glob("*"):
         for step in checkpoints.complete_checkpoints(stage) if files.is_complete(stage) else ():
             files.remove_tree(checkpoints.checkpoint_directory(stage, step))
@@ -42,14 +49,16 @@ def probe(overrides: list[str]) -> None:
 
 @contextmanager
 def _at_most(store: Path) -> Iterator[None]:
-    """Interrupts this process, as Ctrl-C does, when an incomplete stage made its first step SECONDS ago."""
-    ended = Event()
+    """Interrupts this process, as Ctrl-C does, when an incomplete stage made its first step SECONDS ago; steps of an
+    earlier probe, which was stopped, do not count."""
+    ended, begin = Event(), time.time()
 
     def watch() -> None:
         while not ended.wait(1.0):
-            for steps in store.glob("*/steps"):
-                made = [one.stat().st_mtime for one in steps.glob("*.parquet")]
-                if made and time.time() - min(made) > SECONDS and not files.is_complete(steps.parent):
+            for spec in store.glob("*/stage.json"):
+                steps = (spec.parent / KINDS[files.read_json(spec)["kind"]].steps).glob("*.parquet")
+                made = [at for one in steps if (at := one.stat().st_mtime) >= begin]
+                if made and time.time() - min(made) > SECONDS and not files.is_complete(spec.parent):
                     os.kill(os.getpid(), signal.SIGINT)
                     return
 

@@ -44,9 +44,15 @@ def table(root: Path) -> list[dict[str, Any]]:
     shown = view.views(root)
     known = [one for one in shown if (one.path / "config.yaml").exists()]
     differs = dict(zip((one.run for one in known), compare.what_differs([], known), strict=True))
-    return [_brief(one) | notes.read(one) | {"settings": differs.get(one.run, {}), "scores": {
+    return [_brief(one) | _notes(one) | {"settings": differs.get(one.run, {}), "scores": {
         taskset: {name: getattr(score, name) for name in ("metric", "value", "low", "high")}
         for taskset, score in compare.newest_scores(one).items()}} for one in shown]
+
+
+def _notes(run: View) -> dict[str, Any]:
+    with suppress(OuroError):  # of a damaged file `ouro note` tells; the other runs are shown
+        return notes.read(run)
+    return {"tags": [], "note": ""}
 
 
 def run(shown: View) -> dict[str, Any]:
