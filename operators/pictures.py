@@ -1,7 +1,6 @@
 """Where a record has images: in parts of its messages, or in a column whose images stand for marks in its texts."""
 
 import base64
-import binascii
 from collections.abc import Callable
 from typing import Any
 
@@ -61,11 +60,11 @@ def stored(source: Any, keep: Callable[[bytes], str]) -> str:
 
 
 def _data(source: Any) -> bytes:
-    head, comma, text = source.partition(",") if isinstance(source, str) else ("", "", "")
-    if not (comma and head.startswith("data:image/") and head.endswith(";base64")):
-        raise Unusable(f"an image from {str(source)[:60]!r}; needed its bytes, or data:image/png;base64,…: files and "
-                       "addresses are not read")
+    head, _, text = source.rpartition(",") if isinstance(source, str) else ("", "", "?")
     try:
+        if head and not (head.startswith("data:image/") and head.endswith(";base64")):
+            raise ValueError
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise Unusable("a data URI whose image is no base64") from None
+    except ValueError:
+        raise Unusable(f"an image from {str(source)[:60]!r}; needed its bytes, base64 or data:image/png;base64,…: "
+                       "files and addresses are not read") from None

@@ -78,7 +78,7 @@ class Explorer:
         model = checkpoints.model_directory(context.inputs["model"])
         self.tokenizer = load_tokenizer(model, config.model)
         rewards = WatchedRewards(config, context.activity, context.directory)
-        self.prompts = Prompts(config, sets, self.tokenizer, rewards, context.directory, context.activity.calling,
+        self.prompts = Prompts(config, sets, self.tokenizer, rewards, context.directory, context.activity,
                                context.inputs["tasks"])
         self.schedule, self.version = schedule, 0  # version: of the weights that a step begins with
         self.syncs = syncs_of(context.directory, schedule, config)

@@ -38,6 +38,8 @@ def _plain(column: dict) -> Any:
         return []
     if pa.types.is_string(kind):
         return ""
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return b""
     if pa.types.is_boolean(kind):
         return False
     return 0.0 if pa.types.is_floating(kind) else 0

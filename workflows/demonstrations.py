@@ -15,30 +15,33 @@ from ouroboros.workflows.reward_model import conversation_tokens
 from ouroboros.workflows.template_rows import Layout, TemplateRows
 
 
-def demonstrations(tokenizer, tasks: list, config, every_turn: bool, shown: list | None = None
-                   ) -> list[list[Layout] | str]:
+def demonstrations(tokenizer, tasks: list, config, every_turn: bool, shown: list | None = None,
+                   alive: Callable[[], None] | None = None) -> list[list[Layout] | str]:
     """The rows of each demonstration, or why there is none. every_turn: train on every turn of the assistant.
 
-    config: settings with sections model and buffer. shown: the images of each, whose tokens are in its prompts.
+    config: settings with sections model and buffer. shown: the images of each, whose tokens are in its prompts. alive:
+    called for each prompt, where there are any.
     """
     rows = TemplateRows(tokenizer, config)
-    return _with_images(tokenizer, [_or_reason(rows.of_demonstration, task, every_turn) for task in tasks], shown)
+    made = [_or_reason(rows.of_demonstration, task, every_turn) for task in tasks]
+    return _with_images(tokenizer, made, shown, alive)
 
 
-def pairs(tokenizer, tasks: list, config, shown: list | None = None) -> list[tuple[Layout, Layout] | str]:
-    """The chosen and the rejected response of each pair, or why there are none. shown: the images of each."""
+def pairs(tokenizer, tasks: list, config, shown: list | None = None, alive: Callable[[], None] | None = None
+          ) -> list[tuple[Layout, Layout] | str]:
+    """The chosen and the rejected response of each pair, or why there are none. shown, alive: as of demonstrations."""
     rows = TemplateRows(tokenizer, config)
-    return _with_images(tokenizer, [_or_reason(rows.of_pair, task) for task in tasks], shown)
+    return _with_images(tokenizer, [_or_reason(rows.of_pair, task) for task in tasks], shown, alive)
 
 
-def _with_images(tokenizer, made: list, shown: list | None) -> list:
+def _with_images(tokenizer, made: list, shown: list | None, alive: Callable[[], None] | None) -> list:
     """The layouts of each task with the tokens of its images in their prompts, or why there are none."""
     if not shown or not any(shown):
         return made
     each = [(place, layout) for place, layouts in enumerate(made) if not isinstance(layouts, str)
             for layout in layouts]
     tokens, reasons = with_images(tokenizer, [prompt for _, (prompt, _, _) in each],
-                                  [shown[place] for place, _ in each])
+                                  [shown[place] for place, _ in each], alive)
     found: dict[int, list[Layout]] = {}
     for number, (place, (_, rest, mask)) in enumerate(each):
         found.setdefault(place, []).append((tokens[number], rest, mask))

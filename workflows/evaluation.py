@@ -77,7 +77,7 @@ def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationS
         trained = sum(prompt_of(task.context, task.question, task.pictures) in learnt for task in tasks)
         texts, reasons = task_prompts(tokenizer, tasks, context.config)
         pictures = [pictures_of(task, curated) for task in tasks]
-        tokens, unseen = with_images(tokenizer, prompt_tokens(tokenizer, texts), pictures)
+        tokens, unseen = with_images(tokenizer, prompt_tokens(tokenizer, texts), pictures, context.activity.alive)
         made.append(EvaluationSet(taskset, tasks, len(rows), trained, texts, tokens, pictures, reasons | unseen,
                                   rewards.by_task(taskset, tasks), rewards))
         _warn(context.log, made[-1])

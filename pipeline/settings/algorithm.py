@@ -15,8 +15,8 @@ class Optimizer(Section):
     """AdamW (Loshchilov & Hutter, 2019), or Muon (Jordan et al., 2024) for matrices."""
 
     optimizer_type: str = setting(
-        "adamw", "muon: orthogonalised momentum for the matrices of layers, AdamW for embeddings, output head and "
-                 "vectors, both with lr; trainer.zero_stage 1 or 2 without offload_optimizer",
+        "adamw", "muon takes orthogonalised momentum for the matrices of layers, and AdamW for embeddings, output head "
+                 "and vectors, both with lr; trainer.zero_stage 1 or 2 without offload_optimizer",
         choices=("adamw", "muon"), acts="never")
     fused: bool | None = setting(None, "AdamW as one kernel; null: on GPUs")
     lr: float = setting(1e-6, "peak learning rate; at 0 nothing is learned", ge=0, le=1)

@@ -58,17 +58,21 @@ def link(source: Path, stage: Path) -> None:
 
 
 def opened(data: bytes):
-    """An image as PIL reads it. Raises Broken for what is none, moves, or has more than MOST_PIXELS."""
-    from PIL import Image, UnidentifiedImageError
+    """An image as PIL reads it. Raises Broken for what is none, moves, has more than MOST_PIXELS, or is grey of more
+    than 8 bits."""
+    from PIL import Image, ImageFile, UnidentifiedImageError
 
+    ImageFile.LOAD_TRUNCATED_IMAGES = False  # Data-Juicer sets it
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound is ours
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         if image.width * image.height > MOST_PIXELS:
             raise Broken(f"the image has {image.width} x {image.height} pixels; needed at most {MOST_PIXELS:,}")
-        if getattr(image, "n_frames", 1) > 1:
+        if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:  # MPO: a phone's JPEG with a preview
             raise Broken(f"the image has {image.n_frames} frames; needed one that does not move")
+        if image.mode[0] in "IF":  # I, I;16 and F, which PIL clips at 255
+            raise Broken(f"the image has pixels of mode {image.mode}; needed at most 8 bits a channel")
         image.load()
     except UnidentifiedImageError:
         raise Broken(f"{len(data)} bytes that are no image; needed one of {', '.join(FORMATS)}") from None
@@ -100,7 +104,8 @@ class Kept:
         name = hashlib.sha256(data).hexdigest()[:DIGITS]
         if name not in self._records:
             image = opened(data)
-            self._records[name] = Record(name, image.format.lower(), image.width, image.height, b"")
+            kind = image.format.lower().replace("mpo", "jpeg")
+            self._records[name] = Record(name, kind, image.width, image.height, b"")
             if self._place:
                 self._place.mkdir(exist_ok=True)
                 (self._place / name).write_bytes(data)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.store import records
 from ouroboros.pipeline.store.pictures import pictures_of
 from ouroboros.workflows.attempts.isolated import Isolated
@@ -31,16 +32,17 @@ class TrainSet:
 class Prompts:
     """The tasks of all sets, numbered consecutively; texts, token ids and hashes by that number."""
 
-    def __init__(self, config, sets: TaskSets, tokenizer, rewards: Rewards, directory: Path | None = None,
-                 calling: Callable | None = None, curated: Path | None = None):
-        """config: the settings of the stage. directory: of the stage, and calling, for load_workflow. curated: of the
-        stage whose tasks these are, which has their images."""
+    def __init__(self, config, sets: TaskSets, tokenizer, rewards: Rewards, directory: Path, activity: Activity,
+                 curated: Path):
+        """config: the settings of the stage, directory: of it, and activity: of its process. curated: of the stage
+        whose tasks these are, which has their images."""
         self.config, self.tokenizer, self.rewards = config, tokenizer, rewards
         self.given, source = sets, config.buffer.explorer_input
         self.tasks = [task for _, tasks in sets for task in tasks]
         self.texts, self.unwritable = task_prompts(tokenizer, self.tasks, config)
-        self.pictures = [pictures_of(task, curated) if curated else () for task in self.tasks]
-        self.tokens, unseen = with_images(tokenizer, prompt_tokens(tokenizer, self.texts), self.pictures)
+        self.pictures = [pictures_of(task, curated) for task in self.tasks]
+        self.tokens, unseen = with_images(tokenizer, prompt_tokens(tokenizer, self.texts), self.pictures,
+                                          activity.alive)
         self.unwritable |= unseen
         self.hashes = [prompt_hash(tokens) for tokens in self.tokens]
         self.workflows: list[Callable] = []  # by task, as the reward functions
@@ -51,7 +53,7 @@ class Prompts:
             self.sets.append(TrainSet(taskset.name, begin))
             self.workflows += load_workflows(
                 taskset.default_workflow_type or source.default_workflow_type, tasks, taskset.workflow_args,
-                config.explorer.max_timeout, directory, calling)
+                config.explorer.max_timeout, directory, activity.calling)
             self.functions += rewards.by_task(taskset, tasks)
             begin += len(tasks)
 

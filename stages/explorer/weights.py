@@ -18,7 +18,7 @@ from ouroboros.pipeline.settings.config import resolve_dtype
 from ouroboros.pipeline.settings.trainer import publishes_deltas
 from ouroboros.pipeline.store import checkpoints, files, tables, versions
 from ouroboros.pipeline.store.errors import SyncError
-from ouroboros.pipeline.store.pictures import Picture
+from ouroboros.pipeline.store.pictures import named
 from ouroboros.workflows.attempts.recording import Journal
 from ouroboros.workflows.protocol.engine import Engine
 
@@ -85,7 +85,8 @@ class Weights:
             self.asleep = False
         self.engine.load_weights(directory)
         manifest = files.read_json(directory / files.MANIFEST)
-        self.difference = probe_difference(self.engine, manifest, _dtype(self.context), config.probe_tolerance)
+        self.difference = probe_difference(self.engine, manifest, _dtype(self.context), config.probe_tolerance,
+                                           self.context.inputs.get("tasks"))
         self.version, self.hash = version, manifest["hash"]
         self.hashes[version] = self.hash
         self.flusher.start(files.flush_tree, directory)
@@ -138,18 +139,19 @@ class NextWeights:
         self._journal.loaded(self.version, self._weights.hash)
 
 
-def probe_difference(engine: Engine, manifest: dict, dtype: str, tolerance: float | None = None) -> float:
+def probe_difference(engine: Engine, manifest: dict, dtype: str, tolerance: float | None = None,
+                     curated: Path | None = None) -> float:
     """Largest |engine - trainer| log-prob over the probe published with the weights, over all engines.
 
     The tokens of the probe at temperature 1, and the token after them as it is sampled: at the stage's temperature,
     which divides differences of logits, and so what is allowed. dtype: of the weights, whose rounding decides what is
-    allowed in the mean and at the 95th percentile; tolerance: what is allowed of the largest instead. Raises SyncError
-    beyond it: an engine does not reproduce the trainer's weights, or gives other log-probs than those of its sampling
-    distribution.
+    allowed in the mean and at the 95th percentile; tolerance: what is allowed of the largest instead. curated: the
+    stage with the images of the probe. Raises SyncError beyond it: an engine does not reproduce the trainer's weights,
+    or gives other log-probs than those of its sampling distribution.
     """
     probe = manifest["probe"]
     allowed = np.maximum(ALLOWED[dtype], ROUNDED * np.array(probe.get("rounding", (0.0, 0.0))))
-    shown = [tuple(Picture(*one) for one in probe["pictures"])] if "pictures" in probe else []
+    shown = [named(probe["pictures"], curated)] if "pictures" in probe else []
     found, largest = engine.probe(probe["tokens"], *shown), 0.0
     last = probe.get("likeliest")  # versions of earlier releases have none
     ends = engine.likeliest(probe["tokens"], last["temperature"], *shown) if last else [{}] * len(found)

@@ -1,5 +1,9 @@
 """Rows with images: tokens of the model's processor, log-probs and gradients of transformers alone, replies."""
 
+import gc
+import weakref
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +17,7 @@ from ouroboros.stages.learner.engine.packing import Fill, pack
 from ouroboros.workflows.engines.transformers_engine import TransformersEngine
 from ouroboros.workflows.protocol.engine import Request
 from ouroboros.workflows.protocol.hugging_face import causal_model
-from ouroboros.workflows.protocol.sight import Sight
+from ouroboros.workflows.protocol.sight import Sight, with_images
 from tests.pictures import png
 
 SIZES = [(8, 8), (13, 9), (40, 17), (3, 50)]
@@ -122,6 +126,28 @@ def test_prompts_are_expanded_as_the_processor_does_it(seeing_model, sight, pict
     assert sight.collapsed([*whole, sight.mark, 7], pictures[:3]) == [*tokens, sight.mark, 7]
     with pytest.raises(DataError, match="2 images, and the prompt has 3"):
         sight.expanded(tokens, pictures[:2])
+
+
+def test_tokens_are_counted_once_and_no_pixels_are_kept(seeing_model, pictures, monkeypatch):
+    sight, made = Sight(seeing_model), []
+    processed = sight.processed
+
+    def watched(picture):
+        found = processed(picture)
+        made.append(weakref.ref(found[1]["pixel_values"]))
+        return found
+
+    monkeypatch.setattr(sight, "processed", watched)
+    assert sight.tokens(pictures[0]) == sight.tokens(pictures[0])
+    gc.collect()
+    assert [one() for one in made] == [None]
+
+
+def test_each_prompt_is_a_sign_of_life_and_one_of_too_few_images_has_none(seeing_model, sight, pictures):
+    tokenizer, calls = SimpleNamespace(name_or_path=str(seeing_model)), []
+    made, reasons = with_images(tokenizer, [[sight.mark], [sight.mark], [5]], [pictures[:1], (), ()],
+                                lambda: calls.append(1))
+    assert (made[0], made[2], [*reasons], len(calls)) == (sight.tokens(pictures[0]), [5], [1], 3)
 
 
 def test_models_that_are_shown_no_images_are_named(tiny_model):

@@ -42,7 +42,8 @@ def test_a_column_of_images_stands_for_the_marks(question, images, parts, found)
 
 @pytest.mark.parametrize("part", [
     {"type": "image_url", "image_url": {"url": URI}}, {"type": "input_image", "image_url": URI},
-    {"type": "image", "image": A}, {"type": "image", "url": URI}, {"type": "image", "image": {"bytes": A}}])
+    {"type": "image", "image": A}, {"type": "image", "url": URI}, {"type": "image", "image": {"bytes": A}},
+    {"type": "image", "base64": URI.partition(",")[2]}])
 def test_messages_have_images_in_the_forms_of_openai_and_hugging_face(part):
     asked = [{"role": "user", "content": [text("see "), part]}]
     made = read({"question": asked, "answer": "1"}, prompt_type="messages")
@@ -67,6 +68,7 @@ def test_a_demonstration_keeps_its_images():
 @pytest.mark.parametrize(("question", "images", "words"), [
     ("<image> or <image>", A, "1 images, and 2 places"), ("<image>", [A, B], "2 images, and 1 places"),
     ("q", "http://localhost/a.png", "localhost"), ("q", "data:image/png;base64,?", "base64"), ("q", b"x", "1 bytes"),
+    ("q", "cat.png", "cat.png"),
     ("q", [A, None], "without a source")])
 def test_images_that_cannot_be_used_make_a_record_unusable(question, images, words):
     made = read({"question": question, "answer": "1", "images": images}, image_key="images")

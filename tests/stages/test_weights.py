@@ -6,6 +6,7 @@ import pytest
 
 from ouroboros.pipeline.store import checkpoints, files, tables, versions
 from ouroboros.pipeline.store.errors import StageError, SyncError
+from ouroboros.pipeline.store.pictures import named
 from ouroboros.stages.explorer.weights import Weights, probe_difference
 from ouroboros.workflows.engines.scripted_engine import ScriptedEngine
 from tests.golden.messages import refuses
@@ -30,6 +31,16 @@ class Scores:
 def test_proving_returns_the_largest_difference():
     assert probe_difference(Scores(-1.0, -2.0), MANIFEST, "float32", 1e-3) == 0.0
     assert probe_difference(Scores(-1.25, -2.5), MANIFEST, "float32", 0.5) == 0.5  # exactly what is allowed
+
+
+def test_the_images_of_a_probe_are_found_where_the_tasks_are_now(tmp_path):
+    class Seeing(Scores):
+        def probe(self, sequence, pictures):
+            assert pictures == named(["a", "b"], tmp_path)
+            return self.logprobs
+
+    manifest = {"version": 3, "probe": MANIFEST["probe"] | {"pictures": ["a", "b"]}}
+    assert probe_difference(Seeing(-1.0, -2.0), manifest, "float32", 0.5, tmp_path) == 0.0
 
 
 TWENTY = {"version": 3, "probe": {"tokens": [*range(21)], "logprobs": [-1.0] * 20}}

@@ -27,7 +27,7 @@ from ouroboros.workflows.protocol.engine import Reply, Request
 from ouroboros.workflows.protocol.kept import Kept
 from ouroboros.workflows.protocol.outcomes import ToolUse
 
-LATER = ("follows", "schema", "stop", "min_p", "keeps")  # of a Request, not recorded where they change nothing
+LATER = ("follows", "schema", "stop", "min_p", "keeps", "pictures")  # of a Request, recorded where they matter
 NARROW, WIDE = "<u2", "<u4"  # types of experts, and of token ids
 HEAD, WEIGHTS, REPLY, INTENT, RESULT = "head", "weights", "reply", "intent", "result"  # kinds of lines
 STEP, EVALUATION = "step", "evaluation"  # what journals of a stage are of
@@ -166,6 +166,7 @@ class Recording:
         wanted += [] if request.schema is None else [request.schema]
         wanted += [] if request.stop is None else [astuple(request.stop)]
         wanted += [request.min_p, "keeps"] if request.keeps else []
+        wanted += [[one.hash for one in request.pictures]] if request.pictures else []
         event = self._begin(f"{REPLY} {request.seed}", files.hash_json(wanted), "request of the model")
         if event.answer is None:
             return event, None

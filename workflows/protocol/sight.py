@@ -7,7 +7,7 @@ tokens that stand for them. Each image is processed by itself: what it becomes d
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from ouroboros.pipeline.store.pictures import Picture, pixels
 from ouroboros.workflows.protocol.hugging_face import import_transformers, read_config
 
 KINDS = ("idefics3",)  # whose positions are those of a text, and whose image tokens attend to those before them alone
-CACHED = 256  # images, before the tower
 MOST_BYTES = 256 << 20  # of features that are kept
 
 Shown = Sequence[tuple[int, Sequence[Picture]]]  # where a row begins among flat tokens, and its images
@@ -34,7 +33,6 @@ class Sight:
                              f"{', '.join(KINDS)} (the first SmolVLM is one), or tasks without images.")
         self._processor = import_transformers().AutoProcessor.from_pretrained(model, local_files_only=True)
         self.mark = self._processor.image_token_id  # in a prompt before it is expanded; stands for a feature after
-        self.processed = lru_cache(CACHED)(self._processed)
         self._tokens: dict[Picture, list[int]] = {}
         self._known: OrderedDict[tuple, Tensor] = OrderedDict()  # features by image, type and device, the last used
         self._bytes = 0
@@ -45,8 +43,9 @@ class Sight:
             self._tokens[picture] = self.processed(picture)[0]
         return self._tokens[picture]
 
-    def _processed(self, picture: Picture) -> tuple[list[int], dict[str, Tensor]]:
-        """The tokens that stand for an image, and its inputs of `get_image_features`."""
+    def processed(self, picture: Picture) -> tuple[list[int], dict[str, Tensor]]:
+        """The tokens that stand for an image, and its inputs of `get_image_features`: up to tens of MB,
+        and so not kept, unlike the features made of them."""
         made = self._processor(text=[self._processor.image_token], images=[[pixels(picture)]],
                                add_special_tokens=False, return_tensors="pt")
         return made["input_ids"][0].tolist(), {name: made[name] for name in ("pixel_values", "pixel_attention_mask")}
@@ -107,14 +106,17 @@ def sight_of(model: str) -> Sight:
     return Sight(Path(model))
 
 
-def with_images(tokenizer, tokens: list[list[int]], shown: Sequence[Sequence[Picture]]
-                ) -> tuple[list[list[int]], dict[int, str]]:
-    """Prompts with the tokens of their images, and by place why one has none. Without any image nothing is read."""
+def with_images(tokenizer, tokens: list[list[int]], shown: Sequence[Sequence[Picture]],
+                alive: Callable[[], None] | None) -> tuple[list[list[int]], dict[int, str]]:
+    """Prompts with the tokens of their images, and by place why one has none. Without any image nothing is read.
+    alive: called for each prompt."""
     reasons: dict[int, str] = {}
     if not any(shown):
         return tokens, reasons
     made, sight = list(tokens), sight_of(tokenizer.name_or_path)
     for place, (prompt, pictures) in enumerate(zip(tokens, shown, strict=True)):
+        if alive:
+            alive()
         try:
             made[place] = sight.expanded(prompt, pictures)
         except DataError as reason:

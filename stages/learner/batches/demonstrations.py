@@ -38,7 +38,7 @@ def demonstration_rows(context: Context, model: Path, tasks: list[records.Task],
     tasks, curated = list(tasks), context.inputs["tasks"]
     shown = [pictures_of(task, curated) for task in tasks]
     made = demonstrations(load_tokenizer(model, limits), tasks, context.config,
-                          source.format.enable_concatenated_multi_turn, shown)
+                          source.format.enable_concatenated_multi_turn, shown, context.activity.alive)
     rejected = rejected_rows(context, tasks, made, name)
     layouts = [(task, place, layout) for task, rows in zip(tasks, made, strict=True) if not isinstance(rows, str)
                for place, layout in enumerate(rows)]

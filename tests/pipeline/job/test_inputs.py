@@ -16,6 +16,7 @@ from ouroboros.pipeline.settings.config import AuxiliaryModel
 from ouroboros.pipeline.settings.data import AuxiliaryBuffer, Taskset
 from ouroboros.pipeline.settings.kinds import PATHS, ROWS
 from ouroboros.pipeline.settings.train_batch import REPLAY
+from ouroboros.pipeline.store import launch
 from ouroboros.pipeline.store.errors import Problem
 from ouroboros.pipeline.store.model_shape import plain_config
 from tests.configs import changed, element, overridden, places
@@ -53,7 +54,7 @@ def test_an_empty_directory_of_rows_is_told_once(tmp_path, monkeypatch):
     assert absent(values) == [line]
     samples.answered.cache_clear()
     answered = Answer()
-    monkeypatch.setattr(samples, "subprocess", SimpleNamespace(run=answered))
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(run=answered))
     assert [found for found in preflight.check(changed(values), data=True).problems if "rows" in found] == [line]
     assert answered.sources == []
 

@@ -102,7 +102,7 @@ def test_what_cannot_run_here_is_refused_by_name_or_skipped_with_the_reason(tmp_
         list(tasks_stage.read_sets(composed(tmp_path)))
     assert str(tmp_path / "other") in str(error.value)
     assert reason in str(error.value)
-    source = {"key": "set", "path": "tasks", "format_key": "format", "optional": (),
+    source = {"key": "set", "path": "tasks", "format_key": "format", "optional": (), "form": None,
               "columns": {"response_key": "answer"}}
     drawn = sample(tmp_path, "train", 5, ["question"])
     assert reason in unusable(source, drawn)[-1]

@@ -2,7 +2,7 @@
 
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from ouroboros.pipeline.store import pictures
 from ouroboros.pipeline.store.errors import DataError
@@ -14,8 +14,10 @@ FRAMES = file(Image.new("L", (2, 2)), "GIF", save_all=True, append_images=[Image
 
 @pytest.mark.parametrize(("data", "words"), [
     (b"", "0 bytes"), (b"no image", "8 bytes"), (png()[:70], "damaged"), (FRAMES, "2 frames"),
-    (file(Image.new("1", (10_000, 10_000))), "10000 x 10000")])
-def test_what_is_no_image_for_a_model(data, words):
+    (file(Image.new("1", (10_000, 10_000))), "10000 x 10000"), (file(Image.new("I;16", (2, 2), 61_440)), "I;16"),
+    (file(Image.new("I", (2, 2)), "TIFF"), "mode I;"), (file(Image.new("F", (2, 2)), "TIFF"), "mode F")])
+def test_what_is_no_image_for_a_model(data, words, monkeypatch):
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # as Data-Juicer does when it is imported
     with pytest.raises(Broken, match=words):
         opened(data)
 
@@ -35,6 +37,16 @@ def test_an_image_is_seen_as_its_exif_rotates_it():
     ("1", 1, (255, 255, 255)), ("CMYK", (0, 0, 0, 255), (0, 0, 0))])
 def test_every_mode_is_seen_as_rgb_on_white(mode, value, seen):
     assert decoded(file(Image.new(mode, (1, 1), value), "TIFF")).getpixel((0, 0)) == seen
+
+
+def test_a_photo_of_a_phone_is_a_jpeg_in_spite_of_its_preview(tmp_path):
+    photo = file(Image.new("RGB", (4, 2), "red"), "MPO", save_all=True, append_images=[Image.new("RGB", (2, 1))])
+    kept = Kept(tmp_path / "p")
+    name = kept.keep(photo)
+    kept.write(tmp_path)
+    row, = pq.read_table(tmp_path / "pictures.parquet").to_pylist()
+    assert (row["format"], row["width"], row["height"]) == ("jpeg", 4, 2)
+    assert pixels(*named([name], tmp_path)).size == (4, 2)
 
 
 def test_a_stage_has_each_image_once(tmp_path, monkeypatch):
