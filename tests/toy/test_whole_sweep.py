@@ -43,8 +43,7 @@ def test_a_failing_point_leaves_the_others_alone(place):
     assert made(place) == {"tasks": 1, "curate": 1, "model": 1, "sft": 1, "evaluate_sft": 1, "rft": 3,
                            "evaluate_rft": 2, "report": 2}
     table = [line.split() for line in done.stdout.splitlines()]
-    assert [row[:2] for row in table[2:5]] == [[f"ouroboros/s-lr={rate}", score] for rate, score in (
-        ("0.1", "0.9"), ("0.3", "0.7"), ("0.5", "NULL"))]
+    assert [(row[0][-6:], row[1]) for row in table[2:5]] == [("lr=0.1", "0.9"), ("lr=0.3", "0.7"), ("lr=0.5", "NULL")]
     assert "complete; 14 stages" in done.stdout
     assert "rft failed (lr=0.5)" in done.stderr
     assert "11 of 14" in done.stderr
