@@ -191,8 +191,7 @@ def _trained(config: Config, explored: int) -> int:
     """The last trainer step that reads none of explorer step `explored` and of those after it."""
     if not config.kind.is_online:
         return 0
-    schedule = rft_schedule(config, 1)  # the number of tasks decides only its end
-    return (explored - 1) * schedule.rows_per_explorer_step // schedule.rows_per_trainer_step
+    return rft_schedule(config, 1).last_trainer_step(explored - 1)  # the number of tasks decides only its end
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.job import trunks
-from ouroboros.pipeline.job.schedule import Schedule, measures
+from ouroboros.pipeline.job.schedule import measures
 from ouroboros.pipeline.settings.reward_rules import unrepeatable
 from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.errors import OuroError
@@ -33,8 +33,7 @@ def listed(stage: Path, trunk: Mapping[str, Any]) -> list[Path]:
 
 def find(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger) -> trunks.Donor | None:
     """Returns what a stage without a checkpoint takes of the first donor that gives something; the log has why others
-    give nothing. Rows with new rewards are below TEMPORARY of the stage, which
-    the caller deletes."""
+    give nothing. Rows with new rewards are below TEMPORARY of the stage, which the caller deletes."""
     donors = [] if trunks.begun(stage) else listed(stage, spec.get("trunk", {}))
     if donors and (words := unrepeatable(config)):
         log.info("nothing is taken from %s, which differs in its rewards alone: %s", donors[0].name, words)
@@ -82,14 +81,9 @@ def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any) -> 
     able = [step for step in trunks.given(place) if schedule.last_explorer_step(step) <= equal]
     if not able:
         return f"it has no checkpoint before the first step with another reward; {found['first']}"
-    ends = _last_equal(schedule, equal) if decide(config) else total
+    ends = schedule.last_trainer_step(equal) if decide(config) else total
     donor = trunks.usable(place, spec, config, config.verify, total, able, ends)
     return donor if isinstance(donor, str) else replace(donor, evaluated=-1, rewarded=out, first=found["first"])
-
-
-def _last_equal(schedule: Schedule, explored: int) -> int:
-    """Returns the last trainer step that reads the first `explored` explorer steps alone."""
-    return explored * schedule.rows_per_explorer_step // schedule.rows_per_trainer_step
 
 
 def decide(config: Any) -> bool:

@@ -77,6 +77,10 @@ class Schedule:
         """Returns the explorer step that must be complete before trainer step t can start: ceil(t * B / R)."""
         return -(-trainer_step * self.rows_per_trainer_step // self.rows_per_explorer_step)
 
+    def last_trainer_step(self, explorer_step: int) -> int:
+        """Returns the last trainer step that reads no explorer step after s: floor(s * R / B)."""
+        return explorer_step * self.rows_per_explorer_step // self.rows_per_trainer_step
+
     def slots(self, trainer_step: int) -> tuple[int, int]:
         """Returns the half-open range of row positions of trainer step t, counted over the whole stage from 0."""
         return (trainer_step - 1) * self.rows_per_trainer_step, trainer_step * self.rows_per_trainer_step
@@ -87,8 +91,7 @@ class Schedule:
         The last multiple of sync_interval among the trainer steps for which the rows of explorer steps 1 .. s-1-offset
         suffice; 0 before the first.
         """
-        rows = max(explorer_step - 1 - self.sync_offset, 0) * self.rows_per_explorer_step
-        trained = rows // self.rows_per_trainer_step
+        trained = self.last_trainer_step(max(explorer_step - 1 - self.sync_offset, 0))
         return trained // self.sync_interval * self.sync_interval
 
     def oldest(self, explorer_step: int, max_staleness: int) -> int:
