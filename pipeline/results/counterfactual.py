@@ -3,8 +3,6 @@
 stages/counterfactual.py does the work, in a separate process. Nothing is written into the run.
 """
 
-import subprocess
-import tempfile
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -104,18 +102,13 @@ def _choose_step(stage: Node, step: int | None, able: dict[int, Path | None], cr
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
     """Returns the answer of stages/counterfactual.py. Raises StageError with its last output when it fails."""
-    with tempfile.TemporaryDirectory() as directory:
-        asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
-        files.write_json(asked, request)
-        threads = recorded_threads(Path(request["directory"])).get("trainer", len(cores()))
-        quiet = {"TQDM_DISABLE": "1"}  # otherwise its last output would be progress bars
-        done = subprocess.run(launch.command("ouroboros.stages.counterfactual", str(asked), str(answer)),
-                              capture_output=True, text=True, check=False,
-                              env=our_environment() | thread_environment(threads) | quiet)
-        if done.returncode:
-            last = "\n".join(done.stderr.strip().splitlines()[-5:])
-            raise StageError(f"the batch could not be replayed:\n{last}")
-        found = files.read_json(answer)
+    threads = recorded_threads(Path(request["directory"])).get("trainer", len(cores()))
+    quiet = {"TQDM_DISABLE": "1"}  # otherwise its last output would be progress bars
+    try:
+        found = launch.ask("ouroboros.stages.counterfactual", request,
+                           our_environment() | thread_environment(threads) | quiet)
+    except StageError as error:
+        raise StageError(f"the batch could not be replayed:\n{str(error).partition(chr(10))[2]}") from None
     return {**found, "rows": {name: found["rows"][name] for name in (ORIGINAL, *request["alternatives"])}}
 
 
