@@ -11,6 +11,7 @@
 # make test-slurm   jobs of a real SLURM on this host; as root, it installs Debian's slurm-wlm, munge, slurmdbd, mariadb
 # make site   the documents as pages with search, without network, in site/; fails for a link that leads nowhere
 # make mutants  plant 300 wrong edits in the core, and count those that a test finds (an hour); goes on where it stopped
+# make soak   train the smallest shape for 2,000 steps (an hour); prints what grows, and fails beyond 1% per 100 steps
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
 # make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them. With
 #   LOCK=requirements-gpu-next.lock: with the newest vLLM and torch (docs/gpu.md compares the two)
@@ -27,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run run-real test unit lint golden setup setup-gpu bench house clean test-models test-families test-kill test-adapters \
-  test-wide test-slurm test-frameworks test-branches test-code test-docs test-harbor test-browser test-tasks site mutants
+  test-wide test-slurm test-frameworks test-branches test-code test-docs test-harbor test-browser test-tasks site mutants soak
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -171,6 +172,9 @@ house: .venv/.ready
 
 mutants: .venv/.ready
 	nice $(BIN)/python -m benchmarks.mutants
+
+soak: .venv/.ready
+	$(BIN)/python -m benchmarks.soak --root .soak
 
 # needs the packages of the extra `docs`, which the lock for CPUs has
 site: .venv/.ready

@@ -85,17 +85,18 @@ def tokenizer(words: int):
                           model_max_length=PROMPT_TOKENS + RESPONSE_TOKENS, clean_up_tokenization_spaces=False)
 
 
-def make_tasks(directory: Path) -> None:
-    """Writes TASKS prompts of 128 characters and as many demonstrations of 511 to the curate stage."""
+def make_tasks(directory: Path, prompt: int = PROMPT_TOKENS, response: int = RESPONSE_TOKENS, count: int = TASKS
+               ) -> None:
+    """Writes so many prompts, and as many demonstrations, of these lengths in tokens, to the curate stage."""
     random = np.random.default_rng(0)
 
     def text(count: int) -> str:
         return "".join(chr(c) for c in random.integers(97, 123, count))
 
     rows = []
-    for row in range(2 * TASKS):
-        question, demonstrated = text(PROMPT_TOKENS - 1), row >= TASKS
-        solution = text(RESPONSE_TOKENS - 1) if demonstrated else None
+    for row in range(2 * count):
+        question, demonstrated = text(prompt - 1), row >= count
+        solution = text(response - 1) if demonstrated else None
         split = "sft" if demonstrated else "train"
         rows.append(records.Task(task_id=files.hash_text(question), row=row, split=split, question=question, answer="0",
                                  solution=solution, context=[], chosen=None, rejected=None, taskset=None))
