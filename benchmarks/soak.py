@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import psutil
 from scipy.stats import theilslopes
 from tabulate import tabulate
@@ -48,7 +49,8 @@ def growth(steps: list[float], values: list[float]) -> float:
     begin = WARM * max(steps)
     kept = [(step, value) for step, value in zip(steps, values, strict=True) if step >= begin]
     middle = sorted(value for _, value in kept)[len(kept) // 2]
-    slope = theilslopes([value for _, value in kept], [step for step, _ in kept]).slope
+    with np.errstate(invalid="ignore"):  # its interval, which a constant curve has none of
+        slope = theilslopes([value for _, value in kept], [step for step, _ in kept]).slope
     return float(100 * slope / middle) if middle else 0.0
 
 
@@ -83,16 +85,17 @@ def _stats(paths: Iterable[Path]) -> Iterable[os.stat_result]:
             continue
 
 
-def soak(stage: Path, kind: str, seconds: float, every: float) -> dict[str, tuple[list[float], list[float]]]:
-    """Runs a stage for at most so many seconds. Returns (steps, values) of each curve that spans half of them."""
+def soak(stage: Path, steps: int, seconds: float, every: float) -> dict[str, tuple[list[float], list[float]]]:
+    """Runs a stage of so many steps for at most so many seconds. Returns (steps, values) of each curve that spans half
+    of the looks; none is of what ends after the last step."""
     curves: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    running = subprocess.Popen(command(f"ouroboros.stages.{kind}", str(stage)), preexec_fn=ENDS_WITH_US)
+    running = subprocess.Popen(command("ouroboros.stages.rft", str(stage)), preexec_fn=ENDS_WITH_US)
     end, looks = time.monotonic() + seconds, 0
     while running.poll() is None:
         if time.monotonic() > end:
             running.send_signal(signal.SIGTERM)
             running.wait()
-        elif made := len(list((stage / "steps").glob("step=*"))):
+        elif 0 < (made := len(list((stage / "steps").glob("step=*")))) < steps:
             looks += 1
             for curve, value in look(stage, psutil.Process(running.pid)).items():
                 curves[curve][0].append(made)
@@ -118,7 +121,7 @@ def main() -> int:
     if "model" in by_kind:
         subprocess.run(command("ouroboros.stages.model", str(by_kind["model"])), check=True)
     stage = by_kind["rft"]
-    curves = soak(stage, "rft", 60 * given.minutes, given.every)
+    curves = soak(stage, given.steps, 60 * given.minutes, given.every)
     with tables.connect([("soak", stage)]) as session:
         seconds = session.sql("SELECT step, seconds FROM steps ORDER BY step").fetchall()
     curves["seconds per step"] = tuple(map(list, zip(*seconds, strict=True)))

@@ -56,14 +56,8 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
     """What a function takes (null where Python cannot tell), or a line saying why it cannot be called."""
     try:
         function = load_dotted(name)
-        tools = [load_tool(name)] if role == TOOL else methods_of(load_environment(name)) if role == WORLD else []
-        if role == WORLD:
-            function.check()
         if role in (TOOL, WORLD):
-            lacking = [words for tool in tools for words in tool.undescribed()]
-            if not tools:
-                return f"'{name}' has no public method but reset and reward, and so no tool; needed one."
-            return asdict(Signature(undescribed=lacking)) if lacking else None
+            return _undescribed(name, role, function)
     except ConfigError as error:
         return str(error)
     if role == STEP:
@@ -71,28 +65,45 @@ def takes(name: str, role: str) -> dict[str, Any] | str | None:
 
         derived = inspect.isclass(function) and issubclass(function, Algorithm)
         return None if derived else f"'{name}': needed a class derived from ouroboros.operators.algorithm.Algorithm."
+    if inspect.isclass(function) and issubclass(function, Advantage | Loss) and not inspect.isabstract(function):
+        return asdict(Signature.of_class(function))
+    found = None if inspect.isclass(function) or not callable(function) else Signature.of(function)
+    if why := _unfit(function, role, found):
+        return f"'{name}' {why}"
+    reads = partial(_names, inspect.unwrap(function), {})
+    return found and asdict(replace(found, reads_groups=reads(set(), GROUPS), reads_steps=reads(set(), STEPS)))
+
+
+def _undescribed(name: str, role: str, function: Any) -> dict[str, Any] | str | None:
+    """What the description of a tool, or of an environment's tools, lacks for the model."""
+    tools = [load_tool(name)] if role == TOOL else methods_of(load_environment(name))
+    if role == WORLD:
+        function.check()
+    if not tools:
+        return f"'{name}' has no public method but reset and reward, and so no tool; needed one."
+    lacking = [words for tool in tools for words in tool.undescribed()]
+    return asdict(Signature(undescribed=lacking)) if lacking else None
+
+
+def _unfit(function: Any, role: str, found: Signature | None) -> str | None:
+    """Why a function cannot have a role. found: its signature."""
     if inspect.isclass(function):
-        if issubclass(function, Advantage | Loss) and not inspect.isabstract(function):
-            return asdict(Signature.of_class(function))
-        return f"'{name}' is a class; needed a function, or for a loss or an advantage a class derived from it."
+        return "is a class; needed a function, or for a loss or an advantage a class derived from it."
     if inspect.isroutine(function) and of_python(function.__module__ or "builtins"):
-        return f"'{name}' is a function of Python itself; needed one of yours, which may call it."
+        return "is a function of Python itself; needed one of yours, which may call it."
     if not callable(function):
-        return f"'{name}' is of type {type(function).__name__}; needed a function."
+        return f"is of type {type(function).__name__}; needed a function."
     if role != WORKFLOW and inspect.isgeneratorfunction(inspect.unwrap(function)):
-        return f"'{name}' yields, so a call of it runs nothing; needed a function that returns its result."
-    found = Signature.of(function)
+        return "yields, so a call of it runs nothing; needed a function that returns its result."
     is_workflow = found and not {"model", "endpoint"}.isdisjoint(found.names())
     is_async = inspect.iscoroutinefunction(function) and not is_workflow
     if role != REWARD and (is_async or inspect.isasyncgenfunction(function)):
-        return (f"'{name}' is an `async def`, and nobody awaits it; needed a plain function, or a workflow with a "
-                "parameter `model` or `endpoint`.")
+        return ("is an `async def`, and nobody awaits it; needed a plain function, or a workflow with a parameter "
+                "`model` or `endpoint`.")
     if role == WORKFLOW and (why := _never_answers(inspect.unwrap(function))):
-        return f"'{name}' {why}"
-    if wrong := [fact for fact, value in (found.facts if found else {}).items() if not isinstance(value, bool)]:
-        return f"'{name}' has the attribute {wrong[0]}, which is no bool; needed True or False."
-    reads = partial(_names, inspect.unwrap(function), {})
-    return found and asdict(replace(found, reads_groups=reads(set(), GROUPS), reads_steps=reads(set(), STEPS)))
+        return why
+    wrong = [fact for fact, value in (found.facts if found else {}).items() if not isinstance(value, bool)]
+    return f"has the attribute {wrong[0]}, which is no bool; needed True or False." if wrong else None
 
 
 def _never_answers(function: Any) -> str | None:
