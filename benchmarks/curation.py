@@ -82,7 +82,7 @@ class Used:
 
 
 def measured(name: str, root: Path, deduplicator: str) -> Used:
-    """Does a stage in a process of its own; what it and its children use is kept in a file, twice a second."""
+    """Does a stage in its own process; what it and its children use is kept in a file, twice a second."""
     record = root / f"{name}.json"
     before = Used(**files.read_json(record)) if record.exists() else Used()
     if before.whole:

@@ -7,7 +7,7 @@ Without --root 10,000 sequences of 20 differences of each of several distributio
 the last three, and looked at after every difference, as `ouro run --until-decided` does. With --root runs are made: the
 warmup of the countdown recipe in 20 seeds, evaluated on the same tasks. Pairs of these runs differ in nothing but
 chance: sequences of ten such differences, drawn again 10,000 times, are looked at after every difference, as `ouro run
---until-decided` does. A sequence that is ever decided is a false alarm. Then ten settings beside the recipe, six seeds
+--until-decided` does. A sequence that is ever decided is a false alarm. Then ten settings next to the recipe, six seeds
 each: after how many it would have stopped. Runs are made side by side, one core each, as a second one saves a tenth of
 an sft stage; what is complete is not made again.
 """

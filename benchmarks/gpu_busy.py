@@ -5,7 +5,7 @@
 The rft stage of benchmarks/gpu_peers.py with its settings and more steps; from the end of its second step on, every
 Python process that has opened the GPU records its kernels and copies for `--seconds` of wall time (torch's profiler, of
 the GPU alone); the figure is that of the whole steps that ended within. Kernels of different processes that run at
-once count once. NVML's own figure, the share of its sampling intervals in which a kernel ran, is beside it. Apart from
+once count once. NVML's own figure, the share of its sampling intervals in which a kernel ran, is given too. Apart from
 timed runs. Requires a GPU, vllm, deepspeed and pynvml.
 """
 

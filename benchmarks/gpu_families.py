@@ -1,10 +1,10 @@
-"""Measures one of today's kinds of models on one GPU: packed rows beside rows, and rft steps of engine and trainer.
+"""Measures one of today's kinds of models on one GPU: packed and padded rows, and rft steps of engine and trainer.
 
     python -m benchmarks.gpu_families --root /tmp/qwen3_5 --family qwen3_5 --out qwen3_5.jsonl
 
 A random bfloat16 model of a few layers, with the kinds of layers of tests/families.py and the sizes of heads, states,
 windows and groups that the published models have (FAMILIES). First the update alone, without an engine: GRPO over 128
-rows of 128 prompt and 512 response tokens, packed and by rows, each in a process of its own. Then one rft stage with
+rows of 128 prompt and 512 response tokens, packed and by rows, each in its own process. Then one rft stage with
 vllm, mode=colocate, one engine, 16 tasks x 8 rollouts of the same lengths a step; qwen3_moe also with its routings
 replayed. A limit ends what takes longer. Each step is a line of --out as soon as it is done, so a machine that is lost
 keeps what it measured. Requires a GPU, vllm and deepspeed.
@@ -137,7 +137,7 @@ def update(given, model: Path) -> None:
 
 
 def rollouts(given, model: Path, part: str, overrides: list[str]) -> None:
-    """One rft stage in processes of its own: a line of --out for each step, and one of how it ended."""
+    """One rft stage in its own processes: a line of --out for each step, and one of how it ended."""
     from ouroboros.pipeline.plan.plan import make_plan
     from ouroboros.pipeline.store import records, tables
 
@@ -168,7 +168,7 @@ def rollouts(given, model: Path, part: str, overrides: list[str]) -> None:
 
 
 def limited(given, part: str, words: list[str], each: Callable[[], None] = lambda: None) -> None:
-    """A command, and a line of --out of how it ended; its output is beside --out."""
+    """A command, and a line of --out of how it ended; its output is next to --out."""
     output = given.out.with_name(f"{given.out.stem}-{part}.log")
     ended = run_limited(words, output, given.limit, each, env=ALONE | os.environ)
     tail = {} if ended == "exit code 0" else {"output": output.read_text(errors="replace")[-1500:]}

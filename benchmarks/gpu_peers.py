@@ -4,7 +4,7 @@
 
 The same for all: a random model in the shape of Qwen2.5-0.5B (bfloat16) with a tokenizer of 151,936 words, 64 prompts x
 8 responses of 128 and 512 tokens, a hash of the response as reward (0 or 1), one update per step with AdamW at 1e-6,
-temperature 1, no KL term, engine and trainer on one GPU. Each run is a process of its own; peers have two rows, one as
+temperature 1, no KL term, engine and trainer on one GPU. Each run is a separate process; peers have two rows, one as
 their documents advise and one as a user who knows them sets it (TRL, VERL below), and ours runs also with rollouts one
 step ahead of the trainer, in turns and at once (AHEAD), and on two GPUs (TWO_GPUS). Seconds of a step: ours from the
 tables of the stage, which include writing every rollout and a proven hand-over of the weights in a file; TRL's between
@@ -165,7 +165,7 @@ def run_limited(words: list[str], output: Path, limit: float, each: Callable[[],
 
 
 def started(tree: Path, given, name: str, variant: dict) -> dict:
-    """One run in a process of its own, with the code of a tree: its steps, seconds and the device's memory."""
+    """One run in its own process, with the code of a tree: its steps, seconds and the device's memory."""
     from benchmarks.gpu_memory import DeviceMemory  # an older tree, which `ours` runs with this file, has none
 
     answer, log = given.root / f"{name}.json", given.root / f"{name}.log"

@@ -155,7 +155,7 @@ def _load(host, directory: Path) -> None:
 
 
 def started(tree: Path, given, name: str, overrides: list[str], what: str) -> dict:
-    """`run_stage` or `measure_parts` in a process of its own, with the code of a tree."""
+    """`run_stage` or `measure_parts` in its own process, with the code of a tree."""
     answer, root = given.root / f"{name}.json", given.root / name
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(
         [f"{tree}/src", str(tree), os.environ.get("PYTHONPATH", "")])}

@@ -4,7 +4,7 @@
 
 A random model in the shape of Qwen2.5-0.5B (bfloat16), 64 tasks x 8 rollouts of 128 prompt and 512 response tokens a
 step (262,144 tokens), with log-probs and a seed for each request: the stage `rollout` (mode=explore), which writes rows
-as in training. Each variant is a process of its own, and the variants take turns, so that a machine that changes its
+as in training. Each variant is a separate process, and the variants take turns, so that a machine that changes its
 speed changes it for all. Prints medians and spreads over the steps after the first, the seconds until the engines were
 open, and the share of answers equal to those of the first variant's first run. Requires a GPU and vllm.
 """
@@ -55,7 +55,7 @@ def measure(root: Path, model: Path, overrides: list[str], steps: int) -> dict:
 
 
 def started(tree: Path, given, name: str, overrides: list[str]) -> dict:
-    """`measure` in a process of its own, with the code of a tree."""
+    """`measure` in its own process, with the code of a tree."""
     answer, root = given.root / f"{name}.json", given.root / name
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(
         [f"{tree}/src", str(tree), os.environ.get("PYTHONPATH", "")])}

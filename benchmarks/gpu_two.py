@@ -4,7 +4,7 @@
     python -m benchmarks.gpu_two --root /tmp/long --out long.jsonl --long Qwen2.5-0.5B --tokens 32768 --tokens 65536
 
 The first: random bfloat16 models in the shape of Qwen2.5-0.5B, 64 tasks x 8 rollouts of 128 + 512 tokens a step, vllm
-(VARIANTS, MORE); beside each the largest memory in use on its GPUs by NVML, the estimate of `ouro config check` and the
+(VARIANTS, MORE); for each the largest memory in use on its GPUs by NVML, the estimate of `ouro config check` and the
 largest difference of a log-prob at a hand-over of weights. `killed and resumed` ends every process after its first
 checkpoint and starts the stage again. The second: sft updates of a single row (or with `--lora 7B LoRA`), without an
 engine, layers recomputed, on one GPU and split between two (`trainer.ulysses_sequence_parallel_size=2`). Each result is

@@ -4,7 +4,7 @@
 
 A random model in the shape of Qwen2.5-0.5B (bfloat16), or another `--shape`; 512 rows of 128 prompt and 512 response
 tokens (327,680 tokens a step), GRPO or `--stage sft`, ZeRO 1, micro-batches of at most 32,768 tokens. Each variant is a
-process of its own, and the variants take turns, so that a machine that changes its speed changes it for all. The other
+separate process, and the variants take turns, so that a machine that changes its speed changes it for all. The other
 tree runs with gradient checkpointing, as its `benchmarks.gpu_path` does. `--group 8` compares prefixes that rows share
 with those of each row: once with the defaults, then `--prompt 2048 --rows 128`, and `--prompt 16384 --response 64
 --rows 64`; with `--prompt 1024 --response 2048 --turns 4 --rows 64` groups are conversations behind one system
@@ -151,7 +151,7 @@ def measure(given, overrides: list[str], shape: Shape, logprobs: Path) -> dict:
 
 
 def started(tree: Path, given, name: str, overrides: list[str], shape: Shape, steps: int) -> dict:
-    """`measure` in a process of its own, with the code of a tree."""
+    """`measure` in its own process, with the code of a tree."""
     answer, wrapped = given.root / f"{name}.json", [f"--set={one}" for one in overrides]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(
         [f"{tree}/src", str(tree), os.environ.get("PYTHONPATH", "")]),

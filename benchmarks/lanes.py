@@ -1,4 +1,4 @@
-"""Runs many `ouro run` side by side, each on CPU cores of its own; what is complete is not made again."""
+"""Runs many `ouro run` side by side, each on its own CPU cores; what is complete is not made again."""
 
 import os
 import subprocess

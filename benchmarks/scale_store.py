@@ -71,7 +71,7 @@ def grow(stage: Path, begin: int, end: int) -> None:
 
 
 def make_template(stage: Path) -> int:
-    """Writes one step of each table beside the stage; returns its bytes."""
+    """Writes one step of each table next to the stage; returns its bytes."""
     place = stage.parent / "template"
     rows = experience(1, np.random.default_rng(0))
     tables.write(tables.step_file(place, "experience", 1), records.Experience, rows)

@@ -2,7 +2,7 @@
 
 rounds  `LLM.generate` for every attempt that waits, then their tools, all at once: a round takes as long as its slowest
         tool. This is how the explorer ran attempts before, with tools that cost it no more than the slowest
-ours    what stages/explore.py calls: roll_out; an attempt of several turns has a process of its own
+ours    what stages/explore.py calls: roll_out; an attempt of several turns has its own process
 
 Single turns: 512 attempts, alternating; ours at least 0.97 of rounds. Several turns: 64 attempts of 8 turns with a tool
 of 0.1 to 3 s after each but the last; exponential (mean 0.5 s, cut to this range) and uniform seconds. The slowest

@@ -1,7 +1,7 @@
 """verl's GRPO with the model, prompts, lengths, reward and optimizer of benchmarks/gpu_peers.py, which starts it.
 
-verl 0.9.1 requires transformers below 5.11 and Ray, and its model classes do not import beside TRL 1.16: its packages
-are installed into a directory of their own, without trl (`pip install --target DIR verl==0.9.1 'transformers<5.11'
+verl 0.9.1 requires transformers below 5.11 and Ray, and its model classes clash with TRL 1.16: its packages
+are installed into their own directory, without trl (`pip install --target DIR verl==0.9.1 'transformers<5.11'
 tensordict==0.10 ray==2.50.1 TransferQueue==0.1.11`), which `--verl DIR` puts before all others, and flash-attn into
 another. One GPU, FSDP with float32 master weights, vLLM asleep during the update: verl's defaults, except for what the
 comparison fixes, and few actors, since its default of them needs more cores than a machine with one GPU has. It takes

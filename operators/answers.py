@@ -1,7 +1,7 @@
 r"""Final answers of mathematics: where a text gives one, and whether two are equal.
 
 Numbers, choices and words are read here and in operators/numerals.py, exactly; other formulas by math_verify (sympy),
-within the bounds below and in processes with limits of their own (operators/formulas.py). An answer beyond either is
+within the bounds below and in processes with their own limits (operators/formulas.py). An answer beyond either is
 equal only to the same text.
 """
 

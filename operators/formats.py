@@ -157,7 +157,7 @@ def _turns(record: dict, columns) -> list[Turn]:
 
 
 def _tools(record: dict, columns) -> list[dict]:
-    """The definitions of tools beside a record's prompt."""
+    """The definitions of tools in a record, apart from its prompt."""
     value = look_up(record, columns.tools_key)
     return [] if value is ABSENT else as_tools(value)
 

@@ -16,7 +16,7 @@ OF_THE_USER = ("python_file_mapper", "python_lambda_mapper")  # operators that c
 
 
 def apart(of_kind: Callable[[Any, list], tuple[list, list]], operator, rows: list) -> tuple[list, list]:
-    """Runs an operator that calls code of the user in a process of its own. Raises StageError when that ends."""
+    """Runs an operator that calls code of the user in its own process. Raises StageError when that ends."""
     called = f" in {operator.function_name} of {operator.file_path}" if operator._name == OF_THE_USER[0] else ""
     return share(partial(of_kind, operator), [rows], 1, called=called)[0]
 
@@ -29,7 +29,7 @@ def share(run: Callable[[Any], Any], items: Sequence, processes: int, subject: s
     StageError with exit code or signal when a process ends.
     """
     global _shared
-    outer, _shared = _shared, run  # in a worker, whose operator has a process of its own, it has other items to come
+    outer, _shared = _shared, run  # in a worker, whose operator has its own process, it has other items to come
     before, workers, found = multiprocessing.active_children(), [], []
     try:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _end_with_the_stage) as pool:

@@ -43,7 +43,7 @@ class Whole:
     dataset: Callable[[pa.Table], Any]
 
     def column(self, rows: Sequence[Row]) -> pa.Table:
-        """What the operator reads of the rows of a shard beside their numbers: hashes, a field, nothing, or all."""
+        """What the operator reads of the rows of a shard besides their numbers: hashes, a field, nothing, or all."""
         operator, config = self.operator, str(self.operator._op_cfg)
         whole = [{k: v for k, v in row.items() if k not in (STATS, META) or k in config} for row in rows]
         if hasattr(operator, "compute_hash"):

@@ -2,7 +2,7 @@
 
 It runs in a sandbox and needs nothing of ours: workflows/attempts/packaged_rewards.py passes it as text. Several
 scorers give an answer to Python's `eval` or to sympy's parse_expr, which is eval: they get one that is plain values, or
-an expression without attributes and texts, and each answer has a process of its own.
+an expression without attributes and texts, and each answer has its own process.
 """
 
 import ast
@@ -53,7 +53,7 @@ def tuples(value):
 
 
 def apart(*row):
-    """`score` in a process of its own; None where that was ended at a limit."""
+    """`score` in its own process; None where that was ended at a limit."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:

@@ -163,7 +163,7 @@ def _solves(text: str, answer: str) -> bool | None:
 
 
 class Judgement(dict):
-    """Components of a reward; notes: the reason beside a component, by its name. tokens: the part of their sum that
+    """Components of a reward; notes: the reason of a component, by its name. tokens: the part of their sum that
     single action tokens earned, one each; None: the response did as a whole. solved: an accuracy that is no part of
     the sum."""
 

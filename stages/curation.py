@@ -1,6 +1,6 @@
 """The table `curated`: what the operators of experience_pipeline make of the attempts of an explorer step.
 
-It is written beside the next step, after `experience`, which stays as it is, and before `rollouts`, the sign that a
+It is written during the next step, after `experience`, which stays as it is, and before `rollouts`, the sign that a
 step is complete. As a function of the step's rows, it is the same when an interrupted step is made again.
 """
 

@@ -1,8 +1,8 @@
 """Builds an image with buildah, in a chroot, and unpacks its layers.
 
-Each builder has a store of its own, in which equal layers are built once. The programs of a Dockerfile run with the
+Each builder has its own store, in which equal layers are built once. The programs of a Dockerfile run with the
 rights of root in a chroot that they cannot change, and the network of this machine: building is no boundary against
-them, attempts are (workflows/environments/sandbox.py). A build has namespaces of its own for mounts and processes,
+them, attempts are (workflows/environments/sandbox.py). A build has its own namespaces for mounts and processes,
 which end with it, and limits of time, memory, processes and of what it writes, which are looked at while it runs.
 """
 
@@ -138,7 +138,7 @@ class Builder:
             raise NotBuilt(reason or last_words(Path(output.name)))
 
     def _pushed(self, key: str) -> tuple[str, dict, dict]:
-        """Returns the digest of an image, its manifest and its configuration, from a layout of OCI beside the store."""
+        """The digest of an image, its manifest and its configuration, from a layout of OCI next to the store."""
         layout = self._place / "oci"
         self._call("push", "--quiet", "--disable-compression", "--signature-policy",
                    str(self._place / "policy.json"), key, f"oci:{layout}:{key}")

@@ -1,6 +1,6 @@
 """Builds the images of Harbor tasks, each once, and writes images.parquet.
 
-A row is an environment: a Dockerfile, the files beside it and its base images. Built images lie below images/ of the
+A row is an environment: a Dockerfile, the files next to it and its base images. Built images lie below images/ of the
 store's root (pipeline/store/images.py), where other runs find them. What cannot be built has a reason and a log; its
 tasks are rejected rows of the stage `curate`. A kill loses the builds in progress.
 """

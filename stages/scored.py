@@ -1,7 +1,7 @@
 """Rewards again what an earlier stage explored (mode=score), with the reward functions of this stage.
 
 Reads tasks.parquet, the experience/ and rollouts/ of a stage of kind `rollout` or `rft`, and the tokenizer of its
-model; writes experience/ and rollouts/ of its own, with the same responses and attempts. Nothing is generated, so it
+model; writes its own experience/ and rollouts/, with the same responses and attempts. Nothing is generated, so it
 needs no engine. The rewards are computed by stages/rescore.py; this process starts it and follows its steps.
 """
 

@@ -91,7 +91,7 @@ def built(context: Context) -> Mapping[str, Image]:
 
 def read_sets(config, images: Mapping[str, Image] | None = None, kept: pictures.Kept | None = None
               ) -> Iterator[RawTask]:
-    """The rows of every set with a path of its own. images: of Harbor tasks (`built`); None: before they are. kept: of
+    """The rows of every set with its own path. images: of Harbor tasks (`built`); None: before they are. kept: of
     read_records."""
     for key, name, split, taskset in sets_with_paths(config.buffer):
         purpose = "task" if split != "sft" else "demonstration" if taskset.format.response_key else "text"
@@ -130,7 +130,7 @@ def read_set(paths: str | list[str], subset: str | None, split: str, columns, pu
     """Rows of all files behind `paths`, in order, numbered. Raises DataError naming the file.
 
     columns: the settings of its format. purpose: task, demonstration or text. key: the setting that holds the paths.
-    features: keys of numbers beside the tasks. images: of Harbor tasks (`built`); None: a preview, before they are.
+    features: keys of numbers of the tasks. images: of Harbor tasks (`built`); None: a preview, before they are.
     asked: columns that are kept with the tasks. kept: of read_records.
     """
     number = 0

@@ -160,7 +160,7 @@ def of_texts(name: str, given: dict[str, Any]) -> Callable[[str, str], dict[str,
 
 def add_own_rewards(outcomes: Sequence[Outcome], tasks: Sequence, functions: Sequence[list[RewardFunction]],
                     groups: Sequence[Hashable], config) -> None:
-    """`add_rewards` for attempts at tasks (pipeline/store/task_records.py), each with functions of its own; those with
+    """`add_rewards` for attempts at tasks (pipeline/store/task_records.py), each with its own functions; those with
     one list are rewarded together. config: settings with section buffer."""
     together: dict[int, list[int]] = {}
     for place, own in enumerate(functions):
@@ -219,7 +219,7 @@ def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
     return punish
 
 
-# functions like those of operators/reward.py, with processes of their own
+# functions like those of operators/reward.py, with their own processes
 ISOLATING = {"code_reward": code_reward, "reasoning_gym_reward": reasoning_gym_reward}
 # opened once, with the settings; all other functions are called with a response and its truth
 OPENED = {"judge_reward": judge_reward, "overlong_penalty": overlong_penalty, "reward_model": reward_model}

@@ -1,7 +1,7 @@
 """The single-turn workflow, and the table of all workflows.
 
 A workflow is a generator (workflows/protocol/trajectory.py), or a function with a parameter `model`, whose attempts run
-in processes of their own (workflows/attempts/isolated.py).
+in their own processes (workflows/attempts/isolated.py).
 """
 
 import inspect

@@ -55,7 +55,7 @@ def attempts(batch: pa.Table) -> Attempts:
     if len(twice):
         names = batch["experience_id"].take(pa.array(order[twice[0]: twice[0] + 2])).to_pylist()
         raise DataError(f"rows {names[0]} and {names[1]} are both turn {turns[order[twice[0]]]} of one attempt; needed "
-                        "a turn of its own in each row of an attempt.")
+                        "another turn in each row of an attempt.")
     return Attempts(of, order)
 
 

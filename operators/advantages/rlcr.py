@@ -1,4 +1,4 @@
-"""GRPO of a reward for calibration: what the model says of its own chance to be right is scored too."""
+"""GRPO of a reward for calibration: what the model states as its own chance to be right is scored too."""
 
 from __future__ import annotations
 

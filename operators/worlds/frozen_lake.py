@@ -1,7 +1,7 @@
 """Frozen lake: cross a lake from P to G without falling into a hole.
 
 After FrozenLake of Gymnasium (Towers et al. 2024, arXiv:2407.17032; there S, F, H, G), with start and goal anywhere
-and ice that is not slippery. A way of the shortest length is drawn first and holes lie beside it, so every lake can be
+and ice that is not slippery. A way of the shortest length is drawn first and holes lie next to it, so every lake can be
 crossed.
 """
 

@@ -28,7 +28,7 @@ def unfit_batch(c: Config) -> list[Problem]:
     if not kind.is_online:
         return _offline(c) if kind.is_offline else []
     found = _mixture(c) + _with_baseline(c)
-    if rows_of_step(c) < 1:  # explorer.over_rollout.ratio=1, a problem of its own
+    if rows_of_step(c) < 1:  # explorer.over_rollout.ratio=1, a separate problem
         return found
     try:
         schedule = rft_schedule(c, 1)

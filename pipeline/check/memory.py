@@ -243,9 +243,9 @@ def beside(config: Config, total: float) -> float:
 
 
 def kept_logprobs(config: Config) -> int:
-    """Returns the bytes of sampled log-probs that the engines of a GPU keep beside `gpu_memory_utilization` until their
-    requests end (workflows/engines/kept_logprobs.py): 4 for each position of max_num_seqs sequences, two positions more
-    than the longest has."""
+    """Returns the bytes of sampled log-probs that the engines of a GPU hold besides `gpu_memory_utilization` until
+    their requests end (workflows/engines/kept_logprobs.py): 4 for each position of max_num_seqs sequences, two
+    positions more than the longest has."""
     settings = config.explorer.rollout_model
     if settings.engine_type != "vllm":
         return 0

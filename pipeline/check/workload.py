@@ -125,7 +125,7 @@ def most_turns(settings: Config) -> int:
 
 def held_sets(config: Config) -> float:
     """Returns the bytes of host memory for what the tokens of replies in progress were sampled among, page-locked
-    beside a GPU (workflows/engines/vllm_truncation.py): for each step until its requests end, all of the batch. The
+    with a GPU (workflows/engines/vllm_truncation.py): for each step until its requests end, all of the batch. The
     requests of an explorer step, at most max_num_seqs an engine, times the longest reply, times the largest top_k of a
     set; torch rounds page-locked memory up to a power of two."""
     settings = config.explorer.rollout_model
@@ -170,7 +170,7 @@ def disk(config: Config, size: Size, element: int) -> Disk:
     checkpoints   each: the model, its head spelt out, c (P + V h when tied); DeepSpeed's weights, c P; float32 master
                   and two moments, 12 P. One more than are kept, while the newest is written
                 and 12 P + c P of a critic. With an adapter of A parameters: the model, twice c A, 12 A,
-                and a tied head once more, c V h, which DeepSpeed takes for a weight of its own
+                and a tied head once more, c V h, which DeepSpeed takes for a separate weight
     versions      weights on their way to the explorer, each one model, or one adapter; and those that are kept
     """
     work, model = workload(config), config.model

@@ -225,7 +225,7 @@ class Recipe:
 
     def begins_with(self, name: str) -> str | None:
         """Returns the stage whose model is the initial one: the nearest predecessor that trains a policy; if none does,
-        the first direct predecessor, which passes on its own initial model. None: it has a model of its own, or the
+        the first direct predecessor, which passes on its own initial model. None: it has its own model, or the
         run's; a stage that explored with the model of a server passes on none."""
         if name in self.own_models or not self.parents[name]:
             return None

@@ -1,4 +1,4 @@
-"""Ends whole process trees: a command in its own group, the jobs of snakemake, orphans in sessions of their own."""
+"""Ends whole process trees: a command in its own group, the jobs of snakemake, orphans in their own sessions."""
 
 import contextlib
 import os
@@ -182,7 +182,7 @@ def _send(group: int, number: int) -> bool:
 
 @contextlib.contextmanager
 def ending_orphans() -> Iterator[None]:
-    """On exit, kills orphaned descendants of this process, including those in sessions of their own."""
+    """On exit, kills orphaned descendants of this process, including those in their own sessions."""
     adopt_orphans()
     before = set(children(os.getpid()))
     try:

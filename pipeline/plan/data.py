@@ -20,7 +20,7 @@ NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "trai
 
 
 def data_settings(settings: Config, rows: str, scored: Sequence[Config] = ()) -> Config:
-    """Returns the settings without the sets that a stage does not read, or that have no files of their own.
+    """Returns the settings without the sets that a stage does not read, or that have no files themselves.
 
     rows: those it reads (`Kind.rows`): demonstrations, pairs or texts; tasks, with the expert rows that it mixes in;
     evaluation sets. scored: stages of the run that may reward again what is sampled for these.

@@ -1,7 +1,7 @@
 """`ouro export`: the model of a run as a directory to give away, with a model card made of the run's provenance.
 
 The model of a training stage is a Hugging Face directory already, of LoRA with the adapter merged into its weights. It
-is copied here, after its files were compared with their hashes, and README.md is written beside it.
+is copied here, after its files were compared with their hashes, and README.md is written next to it.
 """
 
 import json

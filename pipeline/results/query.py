@@ -173,7 +173,7 @@ def _mistake(connection, question: str, error: Exception) -> QueryError:
     text = str(error)
     if text.startswith("Parser Error"):  # no name of a view or column would help
         return QueryError(text)
-    if absent := re.search(r"Table with name (\S+) does not exist!", text):  # DuckDB proposes tables of its own
+    if absent := re.search(r"Table with name (\S+) does not exist!", text):  # DuckDB proposes its own tables
         text = f"no table is called {absent[1]}.{nearest(absent[1], tables.LOCATIONS)}"
     words = set(re.findall(r"\w+", question.lower()))
     named = [name for name in tables.LOCATIONS if name in words]

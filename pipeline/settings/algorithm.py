@@ -128,12 +128,12 @@ class Algorithm(Section):
     resample_metric: str | None = setting(
         None, "what the responses of a group are equal by; null: accuracy where the reward function gives one, else "
               "reward", choices=("accuracy", "reward"), acts="explorer")
-    greedy_baseline: bool | None = setting(None, "one greedy response to each task beside the sampled ones, never "
+    greedy_baseline: bool | None = setting(None, "one greedy response to each task besides the sampled ones, never "
                                                  "trained: column baseline_reward of its group, which remax needs; "
                                                  "null: the algorithm's own", acts="explorer")
     sample_strategy: str | None = setting(
         None, "which rows a train batch is made of: default: those of the schedule, in its order; mix: rows of an "
-        "expert beside them; staleness_control: without those that are too old; null: the algorithm's own, else "
+        "expert besides them; staleness_control: without those that are too old; null: the algorithm's own, else "
         "default", choices=SAMPLE_STRATEGIES, acts="never")
     sample_strategy_args: dict[str, Any] = setting({}, "arguments of sample_strategy, merged over its own defaults",
                                                    acts="never")

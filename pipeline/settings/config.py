@@ -115,10 +115,10 @@ class Config(Section):
     mode: str = setting("both", f"what a stage does; {WHAT_MODES_DO}", choices=tuple(MODES), how=True)
     continue_from_checkpoint: bool = setting(
         True, "a stage that was cut off resumes at its last checkpoint; false: where a stage that explores or trains "
-              "was begun before, `ouro run` makes all of them again, beside these, as the run NAME_TIME with "
+              "was begun before, `ouro run` makes all of them again, next to these, as the run NAME_TIME with "
               "repetition=TIME", how=True)
     repetition: int | None = setting(
-        None, "number of a run that repeats another: stages that explore or train are made again beside those with "
+        None, "number of a run that repeats another: stages that explore or train are made again next to those with "
               "equal settings and another number", ge=0, acts="never")
     verify: str = setting(
         "hash", "how a stage compares its inputs, and its own files when it resumes, with what was written: hash, "

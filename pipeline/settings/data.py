@@ -40,7 +40,7 @@ class Format(Section):
                                               "buffer.explorer_input.system_prompt")
     response_key: str = setting("answer", "key of the truth that the reward function is given; what is no text, as "
                                           "JSON")
-    solution_key: str | None = setting("solution", "key of a demonstrated response beside the truth; may be absent")
+    solution_key: str | None = setting("solution", "key of a demonstrated response next to the truth; may be absent")
     chosen_key: str | None = setting("chosen", "key of the preferred response of a pair, text or messages; may be "
                                                "absent")
     rejected_key: str | None = setting("rejected", "key of the other response of a pair; may be absent")
@@ -84,7 +84,7 @@ class BufferFormat(Format):
         "response", "key of the demonstrated response, text or messages; not needed where messages end with one, nor "
                     "beside chosen and rejected; null: the prompt is plain text to train on whole (cpt, which never "
                     "reads it)")
-    truth_key: str | None = setting("answer", "key of the task's truth beside a demonstration or a pair, which "
+    truth_key: str | None = setting("answer", "key of the task's truth, next to a demonstration or a pair, which "
                                               "operators of task_pipeline may judge; may be absent: the response "
                                               "stands for it")
     enable_concatenated_multi_turn: bool = setting(

@@ -14,7 +14,7 @@ from ouroboros.pipeline.settings.trainer import is_driven
 from ouroboros.pipeline.store.errors import Problem
 from ouroboros.pipeline.store.signatures import parameters_of
 
-# of our workflows, those with processes of their own
+# of our workflows, those with their own processes
 ISOLATED = {"code_reward": "auto", "reasoning_gym_reward": "namespaces"}  # unless the argument isolation says how
 BY_THEMSELVES = tuple(name for name, one in WORKFLOWS.items() if one.acts_by_itself)
 
@@ -61,7 +61,7 @@ class RolloutModel(Section):
                                        "in evaluations and with mode=explore; depends on time)",
                                choices=("vllm", "transformers", "openai"), unlisted=("scripted",))
     external: Remote = section(Remote)
-    engine_num: int = setting(1, "engines side by side, each with GPUs or CPU cores of its own", ge=1, how=True)
+    engine_num: int = setting(1, "engines side by side, each with its own GPUs or CPU cores", ge=1, how=True)
     tensor_parallel_size: int = setting(1, "GPUs per engine", ge=1, how=True)
     engines_per_gpu: int | str = setting(
         "auto", "vLLM engines that share each GPU and its part gpu_memory_utilization; auto: 2 where both copies of "
@@ -100,7 +100,7 @@ class AuxiliaryModel(Section):
     model_path: str | None = setting(None, "directory or hub id of a model with a chat template", acts="never")
     engine_type: str = setting("vllm", "engine of a chat model: vllm or transformers (plain generate)",
                                choices=("vllm", "transformers"))
-    engine_num: int = setting(1, "number of copies that share the requests, each with GPUs of its own", ge=1, how=True)
+    engine_num: int = setting(1, "number of copies that share the requests, each with its own GPUs", ge=1, how=True)
     tensor_parallel_size: int = setting(1, "GPUs per copy; a model that scores is not divided", ge=1, how=True)
     gpu_memory_utilization: float = setting(0.9, "share of GPU memory for the engine of a chat model", gt=0, le=1,
                                             how=True)
@@ -116,7 +116,7 @@ class AuxiliaryModel(Section):
         None, "longest conversation, tokens; a longer one fails its row. null: of a chat model max_prompt_tokens + "
               "max_response_tokens where both are set, else what the model has positions for", ge=2)
     max_token_len: int = setting(16384, "batch budget of a model that scores, padded tokens; a longer conversation is "
-                                        "a batch of its own", ge=1, how=True)
+                                        "a batch alone", ge=1, how=True)
 
     @rule
     def _lengths(self):
@@ -165,7 +165,7 @@ class DynamicTimeout(Section):
 class Explorer(Section):
     acts = "explorer"
     rollout_model: RolloutModel = section(RolloutModel)
-    auxiliary_models: list[AuxiliaryModel] = setting([], "models beside the policy, which score its responses or are "
+    auxiliary_models: list[AuxiliaryModel] = setting([], "models besides the policy, which score its responses or are "
                                                          "asked by judges and workflows")
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
                                       how=True)
@@ -203,7 +203,7 @@ class Explorer(Section):
               "(synchronizer.keep); null: every checkpoint that was kept")
     eval_on_startup: bool = setting(True, "evaluate the model that the first training stage begins with, as a stage "
                                           "of its own (evaluate_base)", how=True)
-    max_retry_times: int = setting(0, "further attempts at a task whose workflow failed, each with a seed of its own, "
+    max_retry_times: int = setting(0, "further attempts at a task whose workflow failed, each with its own seed, "
                                       "and further calls of a reward function that raised", ge=0)
 
     @rule
@@ -313,7 +313,7 @@ def _workflows(explores: bool, config: Any) -> dict[str, str | None]:
 
 
 def asks_by_itself(workflow: str | None) -> bool:
-    """Returns whether attempts of a workflow have processes of their own, whose requests come when they come: which are
+    """Returns whether attempts of a workflow have their own processes, whose requests come when they come: which are
     computed together depends on time, and with it the last bits of log-probs."""
     if not workflow or ":" not in workflow:
         return workflow in BY_THEMSELVES

@@ -120,7 +120,7 @@ class Kind(str):
 
     @cached_property
     def computes(self) -> bool:
-        """Returns whether it has models or reward functions to compute: it is a job of its own, and may hold GPUs."""
+        """Returns whether it has models or reward functions to compute: it is a separate job, and may hold GPUs."""
         return self.trains or self.attempts is not None
 
     @cached_property

@@ -66,7 +66,7 @@ class Trainer(Section):
     ppo_mini_batch_size: int | None = setting(
         None, "rows of one optimizer step, fewer in the last of a pass; learning rate, checkpoints and steps go by "
               "train batches; null: the whole train batch", ge=1)
-    shuffle_mini_batches: bool = setting(False, "rows are in an order of their own in each pass, by the seed; false: "
+    shuffle_mini_batches: bool = setting(False, "rows are in their own order in each pass, by the seed; false: "
                                                 "in that of the schedule")
     reference_update: ReferenceUpdate = section(ReferenceUpdate)
     step_timeout_seconds: float | None = setting(

@@ -42,7 +42,7 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
 
 
 def has_code(config: dict[str, Any]) -> bool:
-    """Returns whether Python files beside a config.json have a causal language model for it."""
+    """Returns whether Python files next to a config.json have a causal language model for it."""
     return isinstance(named := config.get("auto_map"), dict) and "AutoModelForCausalLM" in named
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ouroboros.pipeline.store.dockerfile_text import SOURCE, Instruction, escape_of, instructions, is_json
 
 VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
-SPECIAL = re.compile(r"[$*?\[\\'\"`]|://|^git@")  # in a name of COPY or ADD that is no file beside the Dockerfile
+SPECIAL = re.compile(r"[$*?\[\\'\"`]|://|^git@")  # in a name of COPY or ADD that is no file next to the Dockerfile
 ROOT = {"", "root", "0"}
 REGISTRY = "docker.io/"  # of names without one
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # the machine's name -> Docker's
@@ -184,7 +184,7 @@ def given_bases(text: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def copied(text: str) -> list[str]:
-    """Returns the files beside the Dockerfile that COPY and ADD name, without patterns, variables and quotes."""
+    """Returns the files next to the Dockerfile that COPY and ADD name, without patterns, variables and quotes."""
     found = (one for one in instructions(text) if one.name in ("COPY", "ADD") and "--from" not in one.options)
     named = (json.loads(one.arguments) if is_json(one.arguments) else one.arguments.split() for one in found)
     return [name for names in named for name in names[:-1] if not SPECIAL.search(name)]

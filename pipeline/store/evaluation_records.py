@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from ouroboros.pipeline.store.task_records import TOKENS, column
 
-NOTES = ("JSON of the reasons beside components of the reward: what a judge said, or `limit` where accuracy_reward "
+NOTES = ("JSON of the reasons for components of the reward: what a judge said, or `limit` where accuracy_reward "
          "stopped comparing an answer; null: none")
 
 

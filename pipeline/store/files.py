@@ -247,7 +247,7 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def remove_leftovers_of(path: Path) -> None:
-    """Deletes temporary files of one file, SQLite's beside them too. Its lock must be held."""
+    """Deletes temporary files of one file, and SQLite's next to them. Its lock must be held."""
     for left in path.parent.glob(f".{path.name}.*.tmp*"):
         left.unlink(missing_ok=True)
 

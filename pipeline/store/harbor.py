@@ -27,7 +27,7 @@ ISOLATION = ("commands run confined by bubblewrap, without network and with thei
              "task's image, or without one of this machine: the kernel and its processors are shared")
 WORKDIR = "/app"  # without a Dockerfile
 OF_THE_MACHINE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc", "/dev",
-                  "/sys", "/tests", "/logs")  # where a task cannot have files of its own
+                  "/sys", "/tests", "/logs")  # where a task cannot have its own files
 # keys of task.toml that this runtime does not have, but for these values
 REFUSED = {"steps": (), "agent.user": ("root", 0), "verifier.user": ("root", 0), "verifier.environment": (),
            "verifier.environment_mode": ("shared",), "verifier.collect": (), "environment.os": ("linux",),
@@ -134,7 +134,7 @@ def read_task(directory: Path) -> HarborTask:
                           for one in error.errors())
         raise DataError(f"{directory / FILE}: {wrong}") from error
     text = ""
-    if not given.get("steps"):  # those have files of their own
+    if not given.get("steps"):  # those have their own files
         _text(directory / "tests" / "test.sh")
         text = _text(directory / "instruction.md") + "\n"
         if not (text := text[CANARY.match(text).end():].strip()):

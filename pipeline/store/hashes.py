@@ -1,6 +1,6 @@
 """Sizes and hashes of stored files: recorded when a file is written, compared before it is used.
 
-A stage has a list, `_hashes.jsonl`, and each table of steps one beside its directory, `experience_hashes.jsonl`:
+A stage has a list, `_hashes.jsonl`, and each table of steps one next to its directory, `experience_hashes.jsonl`:
 polars reads no directory with files of two kinds. (Older releases wrote `_hashes.jsonl` and `hashes.jsonl` inside.)
 A line is [name, bytes, xxh3, crc32 of the line's first three]; a later line of the same name replaces an earlier one,
 and nulls mean that the file was deleted. A checkpoint's list is in its

@@ -1,4 +1,4 @@
-"""Answers that take long to compute, kept beside Python's compiled modules for the next process.
+"""Answers that take long to compute, kept next to Python's compiled modules for the next process.
 
 They are trusted like these: while the sources of which they are made have the same sizes and times of change, and no
 package was installed or removed.

@@ -3,7 +3,7 @@
 The trainer packs rows of several sequences into one: it replaces the attention (transformers' attention interface) and
 calls decoder (`model.model`) and output head (`lm_head`) by themselves. Architectures whose classes predate this
 interface (GPT-2, GPT-NeoX, Falcon, BLOOM, StableLM) cannot be packed, nor those that hand the attention what the
-trainer's does not compute (chosen keys, a mask of their own, on a GPU sinks): their rows go through transformers' own
+trainer's does not compute (chosen keys, their own mask, on a GPU sinks): their rows go through transformers' own
 code. The source is read, not imported: that would take torch.
 """
 

@@ -23,7 +23,7 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 
 
 def adopt_orphans(adopts: bool = True) -> None:
-    """Makes this process the parent of orphans below it, also of those in sessions of their own (a subreaper)."""
+    """Makes this process the parent of orphans below it, also of those in their own sessions (a subreaper)."""
     ctypes.CDLL(None).prctl(CHILD_SUBREAPER, int(adopts))
 
 

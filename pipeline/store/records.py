@@ -283,7 +283,7 @@ class Rollout:
     sync_seconds: float = column(pa.float64(), "load the published weights and prove them; 0 when none were due")
     probe_max_difference: float | None = column(
         pa.float64(), "largest |engine - trainer| log-prob on the probe; null when no sync was due", null=True)
-    other_seconds: float = column(pa.float64(), "task choice, rewards, rows; files are written beside the next step")
+    other_seconds: float = column(pa.float64(), "task choice, rewards, rows; files are written during the next step")
     evaluate_seconds: float = column(pa.float64(), "evaluation of its weights before it; 0 when none was due")
     wait_seconds: float = column(pa.float64(), "waiting for weights")
     resampled_groups: int | None = column(

@@ -1,4 +1,4 @@
-"""The experts that the engine gave each sampled token to, beside the rows of an explorer step.
+"""The experts that the engine gave each sampled token to, stored next to the rows of an explorer step.
 
 They are bytes by the thousand a token, so they stay until a checkpoint is behind the last trainer step that needs them.
 """

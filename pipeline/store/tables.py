@@ -159,7 +159,7 @@ class Rows(Sequence):
 def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str | None = None) -> Rows:
     """Returns the tasks of one split of a curate stage's directory in file order, at most `limit`.
 
-    taskset: the set of that name with a path of its own; None: the others, split by curation.
+    taskset: the set of that name with its own path; None: the others, split by curation.
     """
     import pyarrow.compute as pc
 

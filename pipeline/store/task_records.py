@@ -43,7 +43,7 @@ class RawTask:
     context: list[dict] = column(TURNS, "turns before the question: system, user, assistant, ...", default_factory=list)
     chosen: str | None = column(pa.string(), "preferred response of a pair; null without", null=True, default=None)
     rejected: str | None = column(pa.string(), "other response of the pair; null without", null=True, default=None)
-    taskset: str | None = column(pa.string(), "set with a path of its own that it was read for; null: the inputs or "
+    taskset: str | None = column(pa.string(), "set with its own path that it was read for; null: the inputs or "
                                               "the generator of task_pipeline", null=True, default=None)
     split: str | None = column(pa.string(), "train, test, sft, preference or text, by where the set stands in the "
                                             "configuration; null: curation decides", null=True, default=None)
@@ -74,7 +74,7 @@ class Task:
                                 default=None)
     rejected: str | None = column(pa.string(), "other response of the pair; null outside split preference", null=True,
                                   default=None)
-    taskset: str | None = column(pa.string(), "set with a path of its own; null: the inputs or the generator of "
+    taskset: str | None = column(pa.string(), "set with its own path; null: the inputs or the generator of "
                                               "task_pipeline", null=True, default=None)
     messages: str | None = column(pa.string(), MESSAGES, later=True, default=None)
     choices: str | None = column(pa.string(), CHOICES, later=True, default=None)
@@ -124,8 +124,8 @@ class Profile:
 class Image:
     """An environment of Harbor tasks, whose image was built or could not be."""
 
-    key: str = column(pa.string(), "hash of the Dockerfile, the files beside it and the base images")
-    source: str = column(pa.string(), "hash of the Dockerfile and the files beside it")
+    key: str = column(pa.string(), "hash of the Dockerfile, the files next to it and the base images")
+    source: str = column(pa.string(), "hash of the Dockerfile and the files next to it")
     task: str = column(pa.string(), "directory of a task whose environment it is")
     digest: str | None = column(pa.string(), "digest of the image's manifest; null when it was not built", null=True)
     reason: str | None = column(pa.string(), "why it was not built; null when it was", null=True)

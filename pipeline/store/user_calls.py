@@ -1,7 +1,7 @@
 """Which functions of the user the processes of a child are calling, in a file that tells after a process has ended.
 
 Each process (a rank) has a slot of SLOT bytes, written at once: nothing before it starts to work, the names of the
-calls, one a line, while it works, or DONE. A process without a slot of its own writes nothing.
+calls, one a line, while it works, or DONE. A process without its own slot writes nothing.
 """
 
 import os
@@ -15,7 +15,7 @@ SLOT = 1024  # bytes: a reader never sees a part of it
 ASK = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}  # to end
 DONE, WORKS = b"done\n", b"works\n"  # the first line of a slot
 
-_lock = threading.Lock()  # a batch is prepared in a thread of its own
+_lock = threading.Lock()  # a batch is prepared in its own thread
 _calls: list[str] = []
 _place: tuple[int, int] | None = None  # file descriptor and offset
 _kept = False

@@ -1,4 +1,4 @@
-"""Build hook of hatchling: what an installed wheel needs beside the packages; an editable install has the checkout."""
+"""Build hook of hatchling: what an installed wheel needs besides the packages; an editable install has the checkout."""
 
 import shutil
 import subprocess

@@ -119,7 +119,7 @@ class Selections:
 def measured(directory: Path, step: int, repeats: int) -> dict[tuple[str, str], float]:
     """(set, task_id) -> mean accuracy, else reward, of its rewarded attempts in an explorer step.
 
-    repeats: attempts of a group; a greedy one beside them is not counted.
+    repeats: attempts of a group; a greedy one besides them is not counted.
     """
     table = tables.read(tables.step_file(directory, "experience", step), records.Experience).select(
         ["slot", "taskset", "task_id", "run_index", "status", "reward", "accuracy"])

@@ -1,6 +1,6 @@
 """Publishes the policy's weights to the explorer: whole, or as a delta against the version before.
 
-Rank 0 keeps the last version in host memory (page-locked beside a GPU) where deltas are published; comparing, hashing
+Rank 0 keeps the last version in host memory (page-locked with a GPU) where deltas are published; comparing, hashing
 and writing run in threads.
 """
 

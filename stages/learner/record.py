@@ -16,7 +16,7 @@ COST = {"rollout_seconds": "rollout_seconds", "rollout_tokens": "tokens", "sync_
         "explore_wait_seconds": "wait_seconds", "resampled_groups": "resampled_groups",
         "resample_rounds": "resample_rounds", "missing_groups": "missing_groups",
         "rollout_tail_seconds": "tail_seconds"}  # column of Step -> of Rollout
-# those of the loss with a column of their own
+# those of the loss with their own column
 STATISTICS = ("entropy", "kl", "kl_loss", "clip_fraction", "routed_differently")
 
 

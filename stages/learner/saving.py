@@ -1,4 +1,4 @@
-"""Writes a trainer's checkpoints beside its next steps: from a copy of the state, first under a hidden name, then
+"""Writes a trainer's checkpoints during its next steps: from a copy of the state, first under a hidden name, then
 visible with one rename.
 
 Each rank writes its own files in the background; rank 0 then waits for the others' (an empty file each, because a

@@ -72,7 +72,7 @@ def parts_of(rows: Sequence[Row], trainer, seed: int, step: int) -> list[list[np
     """The mini-batches of each pass, as places of rows; those without a token to train on are left out.
 
     The last one of a pass is smaller where the size does not divide the rows. With trainer.shuffle_mini_batches every
-    pass has an order of its own, by seed, train step and pass.
+    pass has its own order, by seed, train step and pass.
     """
     size, made = trainer.ppo_mini_batch_size or len(rows), []
     for number in range(trainer.ppo_epochs):

@@ -2,7 +2,7 @@
 
     experience/step=*/, calls/, feedback/, rollouts/    like the tables of a stage with mode=explore: `attempts` of a
                                                         step have a reward and are trained on, further ones have none
-    beside it, DIR.journal/000001.json                  replies and feedback of attempts that are in no step yet
+    next to it, DIR.journal/000001.json                  replies and feedback of attempts that are in no step yet
 
 Every SECONDS a part of the journal is written, and before feedback is acknowledged; a step as soon as enough attempts
 are rewarded. Every file is written under a temporary name, flushed and renamed, a step's `rollouts` last. A killed

@@ -1,6 +1,6 @@
 """The standalone server of `ouro serve`: the endpoint for any client, with sessions and feedback.
 
-    POST /v1/chat/completions, /v1/completions, /v1/messages, /v1/responses     every request is a row of its own
+    POST /v1/chat/completions, /v1/completions, /v1/messages, /v1/responses     every request is a separate row
     POST /sessions/NAME/v1/...                                                  requests of one conversation
     POST /feedback                                                              the reward of a response or session
 """
@@ -53,7 +53,7 @@ def _say(base_url: str) -> None:
 class Options:
     """What `ouro serve` was asked for; see its help. token: None where none is needed.
 
-    is_limited: whether model.max_prompt_tokens and max_response_tokens bound a request, beside model.max_model_len.
+    is_limited: whether model.max_prompt_tokens and max_response_tokens bound a request, besides model.max_model_len.
     listening: called with the base_url, before requests are answered.
     """
 
@@ -69,7 +69,7 @@ class Options:
 
 
 class Standalone(server.Server):
-    """The endpoint without attempts of an explorer: a request names its session, or is one of its own."""
+    """The endpoint without attempts of an explorer: a request names its session, or is one by itself."""
 
     body_seconds = BODY_SECONDS
 
@@ -164,7 +164,7 @@ def serve(model: Path, config, options: Options) -> None:
     if options.record is not None and options.record.exists() and not options.record.is_dir():
         raise ConfigError(f"--record {options.record} is a file; needed a directory, which is new or was recorded.")
     listener = _listener(options)
-    logs = Path(tempfile.mkdtemp(prefix="ouro-serve-"))  # of engines in processes of their own
+    logs = Path(tempfile.mkdtemp(prefix="ouro-serve-"))  # of engines in their own processes
     engine = EngineLoop(lambda: open_engine(model, config, end_tokens(tokenizer, model), logs=logs))
     made = config.model
     asks_server = config.explorer.rollout_model.engine_type == "openai"

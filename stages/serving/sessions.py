@@ -25,7 +25,7 @@ RANGES = {"temperature": (0, 100), "top_p": (1e-6, 1), "top_k": (-1, 1 << 30), "
 class Sampling:
     """How the model is sampled where the client says nothing, or in any case (`fixed`: while it is recorded).
 
-    longest: tokens of a sequence; prompt, reply: of its parts, if they have limits of their own.
+    longest: tokens of a sequence; prompt, reply: of its parts, if they have their own limits.
     """
 
     temperature: float

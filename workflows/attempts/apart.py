@@ -1,4 +1,4 @@
-"""Calls of a reward function in processes of their own, for one that ended its stage's (pipeline/job/own_process.py).
+"""Calls of a reward function in their own processes, for one that ended its stage's (pipeline/job/own_process.py).
 
     python -m ouroboros.workflows.attempts.apart FD
 

@@ -101,7 +101,7 @@ class ContinuedEngine(Engine):
 
 
 def continuation(request: Request, tokens: list[int]) -> Request:
-    """The request for the rest of an answer, with a seed of its own: a function of the request's and the tokens so far.
+    """The request for the rest of an answer, with its own seed: a function of the request's and the tokens so far.
 
     tokens: so far; without any the request itself.
     """

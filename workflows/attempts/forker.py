@@ -30,7 +30,7 @@ class Forker:
         with theirs, tempfile.TemporaryFile() as file:
             pickle.dump(given, file)
             file.seek(0)
-            # a session of its own: whatever kills the group of this process, it lives to end what it has forked
+            # its own session: whatever kills the group of this process, it lives to end what it has forked
             self._process = subprocess.Popen(command, stdin=file, stdout=sys.stderr, pass_fds=[theirs.fileno()],
                                              env=environment or our_environment(), start_new_session=True)
         self._numbers, self._lock = count(), threading.Lock()

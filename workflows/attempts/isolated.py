@@ -1,4 +1,4 @@
-"""Attempts in processes of their own, as the explorer sees them: any code, ended at its limit, however it blocks.
+"""Attempts in their own processes, as the explorer sees them: any code, ended at its limit, however it blocks.
 
 A workflow with a parameter `model` (a function or `async def`) may wait, compute and start programs: it disturbs only
 its own attempt. Its process is forked from one that has imported the workflow (workflows/attempts/host.py).
@@ -37,7 +37,7 @@ REQUEST_PASSES = 8  # of the event loop, from the bytes of a request to its call
 
 @dataclass(frozen=True)
 class Isolated:
-    """A workflow whose attempts have processes of their own. limit: seconds of its code; task: a TaskAtHand.
+    """A workflow whose attempts have their own processes. limit: seconds of its code; task: a TaskAtHand.
 
     speaks: it asks the model by HTTP (a parameter `endpoint`). consults: it asks other models (`auxiliary_models`).
     tools: of its parameter `toolbox`, if it has one.

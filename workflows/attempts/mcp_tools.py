@@ -51,7 +51,7 @@ def listed(settings: ToolArguments, directory: Path | None) -> Listed:
 def listed_now(settings: ToolArguments, variables: dict[str, str] | None = None) -> tuple[Listed, dict[str, str]]:
     """Starts each server, or asks its URL, once; returns its tools, or why it cannot be used.
 
-    variables: of the environment, beside those of this process.
+    variables: of the environment, besides those of this process.
     """
     known, found, wrong = our_environment() | (variables or {}), {}, {}
     only = settings.model_copy(update={"tools": [], "environment_class": None, "environment": []})

@@ -50,10 +50,10 @@ def roll_out(
 
     workflows, samplings: one for each prompt. seeds: of the attempts; the seeds of further turns are derived from them.
     concurrency: attempts in progress at once; None: all; a Concurrency follows the engine. journal: records what
-    attempts with processes of their own do; names: of the attempts in it, where one journal is used for several calls.
+    attempts with their own processes do; names: of the attempts in it, where one journal is used for several calls.
     report: called every second. enough: from the outcomes so far, whether to cancel the attempts that have none; they
     get the status LATE. ends: to which the time of each attempt's end is added, seconds of the monotonic clock. A
-    further attempt begins when all have ended, with a seed and a name of its own; the outcome is that of the last one.
+    further attempt begins when all have ended, with its own seed and name; the outcome is that of the last one.
     pace: limits the time of each attempt. pictures: in each prompt, whose tokens are in it.
     """
     schedule = _Schedule(engine, journal or Journal(), report, [] if ends is None else ends, pace)
@@ -109,7 +109,7 @@ class _Schedule:
                  pace: Pace | None = None):
         self.engine, self.journal, self.report, self.ends, self.pace = engine, journal, report, ends, pace
         self.active: dict[_Place, None] = {}  # in order of their start
-        self.isolated: dict[IsolatedAttempt, _Place] = {}  # those of them with processes of their own
+        self.isolated: dict[IsolatedAttempt, _Place] = {}  # those of them with their own processes
         self.new: list[tuple[_Place, int, Request]] = []
         self.flying: dict[int, tuple[_Place, int]] = {}
         self.looked, self.tokens = monotonic(), 0  # looked: at the engine's pressure

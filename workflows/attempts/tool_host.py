@@ -2,7 +2,7 @@
 
     python -m ouroboros.workflows.attempts.tool_host FD
 
-FD: a SOCK_SEQPACKET socket with orders. Standard input: the Toolset. It is a program of its own, because what a process
+FD: a SOCK_SEQPACKET socket with orders. Standard input: the Toolset. It is a separate program, because what a process
 was started with stays readable, in its memory and in /proc/self/environ, also for those that are forked from it.
 """
 

@@ -138,7 +138,7 @@ def environment(settings: ToolArguments, variables: Mapping[str, str]) -> dict[s
 
 
 def _of(variables: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """names: of the variables beside those that every tool sees."""
+    """names: of the variables besides those that every tool sees."""
     return {name: variables[name] for name in (*PLAIN, *names) if name in variables}
 
 

@@ -159,7 +159,7 @@ class Toolbox:
         return json.loads(self._needed(REWARD, "{}"))
 
     def function(self, name: str) -> Callable[..., str]:
-        """A tool as a function with the signature and docstring of its own, for other libraries."""
+        """A tool as a function with its own signature and docstring, for other libraries."""
         tool = self._tools[name]
 
         @wraps(tool.function)
@@ -186,7 +186,7 @@ class Toolbox:
         return key, result
 
     def _alone(self, name: str, arguments: str, key: str) -> Result:
-        """Calls a function in a process of its own."""
+        """Calls a function in its own process."""
         session = self._processes.start()
         try:
             result = session.call(name, arguments, key, self._seconds(name))

@@ -101,7 +101,7 @@ def _event(name: str, **content) -> str:
 
 
 def _from_blocks(turn: Turn) -> list[dict]:
-    """A turn in OpenAI's form: results of tools are messages of their own, before the text of the user."""
+    """A turn in OpenAI's form: results of tools are separate messages, before the text of the user."""
     if isinstance(turn.content, str):
         return [{"role": turn.role, "content": turn.content}]
     text, calls, results = [], [], []

@@ -114,7 +114,7 @@ def constrained(choice: Any, tools: Sequence[dict], form: Any = None, several: b
 
 
 def _part(given: dict, name: str) -> dict:
-    """The object that chat completions put under a name, and other dialects beside it."""
+    """The object that chat completions put under a name, and other dialects next to it."""
     return given[name] if isinstance(given.get(name), dict) else given
 
 

@@ -9,7 +9,7 @@ def merged(turns: Sequence[Trajectory]) -> list[Trajectory]:
     """The rows of several turns: a turn joins the longest row whose tokens its prompt begins with.
 
     The policy scores the same tokens in the same contexts as before: what was sampled has mask 1, what the environment
-    added mask 0. Of several turns that extend a row, the first joins it; the others are rows of their own.
+    added mask 0. Of several turns that extend a row, the first joins it; the others are separate rows.
     """
     rows: list[Trajectory] = []
     for turn in turns:

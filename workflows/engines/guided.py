@@ -22,7 +22,7 @@ REPETITIONS = 2000  # in all patterns, those of groups multiplied with those in 
 
 ANNOTATIONS = {"$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated", "readOnly",
                "writeOnly", "discriminator", "$defs", "definitions"}
-ALONE = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"}  # xgrammar ignores other keywords beside one of them
+ALONE = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"}  # xgrammar ignores other keywords next to one of them
 KNOWN = {"type", "properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems",
          "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 BOUNDS = {"minLength", "maxLength"}

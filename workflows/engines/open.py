@@ -15,7 +15,7 @@ RESERVED_BYTES = 2 << 30  # at least; a 0.5B shape takes 1.2 GiB (benchmarks/gpu
 
 
 def limited(config):
-    """Returns the settings by which prompts are made for the engine: a server has limits of its own."""
+    """Returns the settings by which prompts are made for the engine: a server has its own limits."""
     if config.explorer.rollout_model.engine_type != "openai":
         return config
     from ouroboros.workflows.engines.openai_engine import limits
@@ -62,7 +62,7 @@ def engines_per_gpu(config, model: Path) -> int:
     """Returns how many engines share a GPU: `explorer.rollout_model.engines_per_gpu`, with `auto` resolved.
 
     An engine of a small model leaves its GPU idle most of the time, while Python prepares the next decoding step: a
-    second engine fills these gaps. 1 on CPU, where engines have cores of their own.
+    second engine fills these gaps. 1 on CPU, where engines have their own cores.
     """
     settings, gpus = config.explorer.rollout_model, planned_gpus(config.cluster)
     if settings.engine_type != "vllm" or not visible_gpus(config.cluster.gpu_per_node):
@@ -78,7 +78,7 @@ def with_cache(config, model: Path):
     with a trainer that may train meanwhile.
 
     Otherwise vLLM measures what its weights and activations leave of its part of the memory, and would count what those
-    beside it allocate while it starts. config: with that part as `gpu_memory_utilization`. Raises
+    next to it allocate while it starts. config: with that part as `gpu_memory_utilization`. Raises
     ConfigError when nothing is left.
     """
     settings = config.explorer.rollout_model

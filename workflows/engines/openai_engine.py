@@ -24,7 +24,7 @@ from ouroboros.workflows.protocol.hugging_face import import_transformers
 
 END = "<|end of reply|>"
 TEMPLATE = "{{ {'messages': messages, 'tools': tools or []} | tojson }}"
-UNLIMITED = 1 << 24  # bytes of a conversation: the server has limits of its own
+UNLIMITED = 1 << 24  # bytes of a conversation: the server has its own limits
 
 
 def limits(config):
@@ -57,7 +57,7 @@ def write_model(directory: Path, settings) -> dict[str, str]:
 
 
 class OpenAIEngine(Engine):
-    """Requests to a server, made on an event loop in a thread of its own."""
+    """Requests to a server, made on an event loop in its own thread."""
 
     def __init__(self, model: Path | None, config, end_tokens: list[int], sleeps: bool, adapter=None):
         """model: directory of a stage `server`, which has its address; None: config has it. The rest is not used."""

@@ -1,4 +1,4 @@
-"""An agent that works with files, in a temporary directory of its own (chores: operators/worlds/folder.py).
+"""An agent that works with files, in its own temporary directory (chores: operators/worlds/folder.py).
 
 Paths are relative to that directory; what leads out of it, by `..` or a symbolic link, is refused. That keeps a model
 inside, which calls these methods alone; it is no sandbox for other programs. The directory is deleted with the attempt.

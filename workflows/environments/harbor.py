@@ -158,7 +158,7 @@ class Harbor(Environment):
         named = {name: os.environ[name] for name in self.settings.environment if name in os.environ}
         known = {"PATH": PATH, "HOME": "/root" if verifies else self._home, "LANG": "C.UTF-8"} | named
         known |= self._variables
-        if verifies:  # no programs of the agent, nor files of its own that others run
+        if verifies:  # no programs of the agent, nor its own files that others run
             known = {name: value for name, value in known.items() if name not in RUN_FILES}
             known |= {"PATH": trusted(self._path(), self._task.workdir), "PYTHONNOUSERSITE": "1"}
         known |= more

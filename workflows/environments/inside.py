@@ -1,4 +1,4 @@
-"""What runs in a sandbox: the program of a reply, or the tests that judge it, each in a process of its own.
+"""What runs in a sandbox: the program of a reply, or the tests that judge it, each in its own process.
 
 Lines of JSON go in and come out (workflows/environments/programs.py). The program answers calls with plain values, and
 inputs with what it prints; it is never sent what is expected of it, unless its tests are weak (assertions.py). Imports

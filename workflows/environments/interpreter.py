@@ -1,4 +1,4 @@
-"""Python programs that an agent writes, each in a sandbox of its own (programs.py); nothing is kept between two."""
+"""Python programs that an agent writes, each in its own sandbox (programs.py); nothing is kept between two."""
 
 from ouroboros.workflows.environments.programs import PYTHON, VARIABLES, Cell, cell
 from ouroboros.workflows.protocol.tools import Environment

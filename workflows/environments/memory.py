@@ -104,7 +104,7 @@ class Living(NamedTuple):
     number: str
     parent: str
     addresses: str
-    resident: int  # bytes of its own, with pages that it has in common with others since a fork
+    resident: int  # its own bytes, with pages that it has in common with others since a fork
 
 
 def refused(pid: int) -> str | None:

@@ -40,7 +40,7 @@ MODULES = [word for one in (confinement, assertions, inside) for word in (one.__
 
 
 class Cell(Sandbox):
-    """A sandbox of single processes that see Python, these packages and a /tmp of their own: nothing is kept."""
+    """A sandbox of single processes that see Python, these packages and their own /tmp: nothing is kept."""
 
     def __init__(self, memory_mb: float, packages: Sequence[Path] = ()):
         self._packages = [word for place, path in enumerate(packages, 1)

@@ -1,7 +1,7 @@
 """Commands in a private file system without network: bubblewrap over a tmpfs of the attempt.
 
 A holder process keeps a mount namespace with the attempt's files, which are in memory: the kernel bounds their bytes
-and their number, and frees them when the holder ends. Every command then has namespaces of its own (processes, network,
+and their number, and frees them when the holder ends. Every command then has its own namespaces (processes, network,
 users, …), from which nothing outlives it, and no capability. With an image its files are an overlay over those of the
 image, which stay as they are; without one it sees /usr, /etc and /opt of this machine, read-only. When this process is
 root, commands have the rights of `nobody`, who owns the unpacked files of images.
@@ -66,7 +66,7 @@ UNREAD = f"cd /sys/own/files && [ -f {PROJECT} ] && [ ! -L {PROJECT} ] && ! grep
 # by these at the root, above the tests, pytest, Node and Cargo find their settings, and code that they run
 OF_PYTEST = ("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg")
 ABOVE_TESTS = (*OF_PYTEST, PROJECT, "setup.py", "package.json", "node_modules", ".cargo")
-# and an overlay makes files of its own, for which the agent may have left no room (mount would repeat the owner of
+# and an overlay makes its own files, for which the agent may have left no room (mount would repeat the owner of
 # files, a number that this namespace does not have)
 RESTORE = f"""
 umount /sys/root && mount --options-mode ignore -o "remount,nr_inodes=$1" none /sys/own && cd /sys/own/files || exit 1

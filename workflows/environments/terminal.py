@@ -12,7 +12,7 @@ from ouroboros.workflows.protocol.tools import tool
 PART = SHOWN * 3 // 4 // 1000 * 1000  # bytes of a file whose base64 is shown whole
 LARGEST = 64 * PART
 READ = 'test -f "$1" || { echo "$1 is no file"; exit 1; }; tail -c "+$2" "$1" | head -c "$3" | base64'
-# a file is replaced whole or not at all: the new one is written beside it, with its mode
+# a file is replaced whole or not at all: the new one is written next to it, with its mode
 WRITE = """
 file=$(readlink -f "$1") || file=$1
 test -f "$file" || ! test -e "$file" || { echo "$1 is no file"; exit 1; }

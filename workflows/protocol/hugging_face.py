@@ -143,7 +143,7 @@ def surplus(names: Iterable[str], headless: bool = False) -> list[str]:
 
 
 def _untied(model, directory: Path) -> bool:
-    """Whether the files have an output head of its own where config.json ties it to the embedding."""
+    """Whether the files have a separate output head where config.json ties it to the embedding."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings().weight
     tied = model.get_expanded_tied_weights_keys(all_submodels=True)
     if head is None or not any(name.endswith(HEAD) for name in tied):

@@ -96,7 +96,7 @@ class Outcome:
     None where the workflow returned no turns. own_text: what the reward functions see of a response that includes
     environment text, or what an agent returned as its answer. opened: the tag that its prompt ends with
     (<think>), for functions that judge the form. reason: with secrets removed, because exceptions of user
-    code may quote them. calls: the model's replies to a workflow with a process of its own, in order. tool_calls: what
+    code may quote them. calls: the model's replies to a workflow with its own process, in order. tool_calls: what
     its tools did.
     """
 
@@ -110,7 +110,7 @@ class Outcome:
     earlier: list[tuple[Trajectory, str]] | None = None
     calls: list[Call] = field(default_factory=list)
     tool_calls: list[ToolUse] = field(default_factory=list)
-    notes: dict[str, str] = field(default_factory=dict)  # the reason beside a component of the reward
+    notes: dict[str, str] = field(default_factory=dict)  # the reason of a component of the reward
     dense: list[float] | None = None  # the part of the reward that single action tokens earned
     solved: float | None = None  # the accuracy, where it is no component
 

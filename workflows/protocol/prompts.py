@@ -231,7 +231,7 @@ def turn_end(tokenizer) -> int:
     answer, text = "an answer", ""
     if tokenizer.chat_template:
         turns = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": answer}]
-        with suppress(*template_errors()):  # a template for single prompts has no end token of its own
+        with suppress(*template_errors()):  # a template for single prompts has no separate end token
             text = tokenizer.apply_chat_template(turns, tokenize=False)
     _, _, after = text.rpartition(answer)  # a default system prompt may contain the same words
     first = tokenizer(after, add_special_tokens=False)["input_ids"][:1] if after else []

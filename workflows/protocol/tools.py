@@ -58,7 +58,7 @@ class Situation:
 
 
 class Environment:
-    """The world of one attempt, in a process of its own; its public methods are tools.
+    """The world of one attempt, in its own process; its public methods are tools.
 
     idempotent: its effects are in its own memory, and the same calls after `reset` give the same results; then its
     state is made again after a kill, by repeating the recorded calls.

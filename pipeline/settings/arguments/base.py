@@ -133,7 +133,7 @@ class Reward(Arguments):
 
 
 class Workflow(Arguments):
-    """A workflow. acts_by_itself: attempts have processes of their own. tells_states: trajectories have a state
+    """A workflow. acts_by_itself: attempts have their own processes. tells_states: trajectories have a state
     (state_hash)."""
 
     acts_by_itself: ClassVar[bool] = False

@@ -55,7 +55,7 @@ class Digits(Arguments):
 
 
 class Mix(Arguments):
-    """What the schedule offers, and rows of an auxiliary buffer beside it."""
+    """What the schedule offers, and rows of an auxiliary buffer besides."""
     expert_data_ratio: float = Field(0.5, gt=0, le=1, description="share of expert rows in a train batch, rounded up")
     sft_dataset_name: str = Field("sft_dataset", description="name in buffer.trainer_input.auxiliary_buffers")
 
@@ -98,7 +98,7 @@ class DifficultyBased(Selector):
     reads_rates = True
     m: int = Field(16, ge=1, description="attempts that one measured rate counts as")
     lamb: float = Field(0.2, ge=0, le=1, description="share of an estimate that each measured step forgets")
-    rho: float = Field(0.2, ge=0, le=1, description="weight of the rate interpolated between the features beside the "
+    rho: float = Field(0.2, ge=0, le=1, description="weight of the rate interpolated between the features next to the "
                                                     "measured one")
     adaptive_rho: bool = Field(False, description="rho is halved by each step in which interpolation was off by 0.25 "
                                                   "or more")

@@ -100,7 +100,7 @@ class Policy(Deterministic):
         it has one only with `entropy_gradient`.
         experts: of the engine at `source` [N, layers, choices]. kept: the tokens that each was sampled among [N, K], -1
         behind the last: log-prob and entropy are of the distribution over these; all -1: over all. ids: tokens whose
-        log-probs are asked for beside the targets' [N, K], or which to find. pictures: of rows, by where these begin.
+        log-probs are asked for besides the targets' [N, K], or which to find. pictures: of rows, by where these begin.
         """
         part = self.way.part(source, len(input_ids))
         experts = None if experts is None else experts[part.own]
@@ -225,7 +225,7 @@ def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: flo
     text, routers = model.config.get_text_config(), _routers(model, way, path, replays) if compares else None
     if routers is None:  # the choices of compiled layers are not seen
         compile_layers(model, way, settings, device)
-    way.share = way.share and not replays  # rows with one prefix have routings of their own in it
+    way.share = way.share and not replays  # rows with one prefix have their own routings in it
     return Policy(model, way, temperature, settings.logprob_chunk_tokens, compiles(settings, device != "cpu"),
                   logit_factor(text), getattr(text, CAP, None), routers, replays)
 

@@ -1,4 +1,4 @@
-"""Copies of a rank's state in host memory: a checkpoint is written from them beside the next optimizer steps.
+"""Copies of a rank's state in host memory: a checkpoint is written from them during the next optimizer steps.
 
 Storages are copied, not tensors: views of one buffer stay views of one buffer, so a file written from a copy has the
 bytes of one written from the original on the same device.

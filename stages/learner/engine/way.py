@@ -5,7 +5,7 @@ rows    the family's own forward in transformers over rows that are padded behin
         capped scores, linear attention, state spaces and convolutions are the family's own code
 
 A position of a causal model depends on the tokens before it alone, so padding behind a row changes nothing. Where the
-code of a family does not keep to that, each row is a forward of its own.
+code of a family does not keep to that, each row is a separate forward.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from ouroboros.workflows.protocol.hugging_face import set_exact_attention
 @dataclass
 class Way:
     """packed: the name of our attention (attention.REGISTERED); None: by rows. share: packed rows share prefixes;
-    every: also where that costs more; unshared: why they do not, for the log. single: each row is a forward of its own.
+    every: also where that costs more; unshared: why they do not, for the log. single: each row is a separate forward.
     why: rows are not packed, unproved: not compared in float32, both for the log.
     recurrent: layers with a state. sequence: the ranks that share a micro-batch."""
 
@@ -68,7 +68,7 @@ class Way:
                 "rows are packed into one sequence (trainer.packing)")
         return said + (
             f"; they share no prefixes (trainer.share_prompts), because {self.unshared}" * bool(self.unshared)
-            + "; each is a forward of its own, because padding changes them" * self.single
+            + "; each is a separate forward, because padding changes them" * self.single
             + f"; what they compute was not compared in float32, because {self.unproved}" * bool(self.unproved))
 
 

@@ -98,7 +98,7 @@ def _is_trained_on(path: Path) -> bool:
 
 
 def _top_k(made: Translation, path: Path) -> int:
-    """Returns the top_k beside a bound: of the set, else that of the model; -1 for none."""
+    """Returns the top_k that comes with a bound: of the set, else that of the model; -1 for none."""
     own = (*path[:-1], "top_k")
     of_model = (*(path[:2] if path[0] == "stages" else ()), "model", "top_k")
     found = [made.value(*place) for one in (own, of_model) for place in places(one)]

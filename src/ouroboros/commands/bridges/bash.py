@@ -186,7 +186,7 @@ def _of_caller(text: str, number: int) -> dict[str, str]:
 
 def _left(fields: list[str], places: dict[str, str]) -> Run:
     """Parses what `within` of tables/bash_programs.yaml writes; each record begins with the number of its fields.
-    Raises ValueError or IndexError if one is cut. places: text -> the variable that it is the value of, beside the
+    Raises ValueError or IndexError if one is cut. places: text -> the variable that it is the value of, and the
     secrets of each call."""
     run = Run(int(fields[0]), int(fields[1].strip() or 0),
               [(int(line), what) for line, what in MESSAGE.findall(fields[2])])

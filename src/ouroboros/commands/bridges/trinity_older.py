@@ -16,7 +16,7 @@ INPUT_BUFFERS = ("data_processor", "task_pipeline", "input_buffers")
 MIXED, WARMUP = ("mix", "mix_chord"), "buffer.trainer_input.sft_warmup_dataset"
 EXPERTS = {WARMUP: "buffer.trainer_input.auxiliary_buffers.sft_dataset"}
 INPUT = ("buffer", "trainer_input")
-HELD_OUT = "data.eval_split"  # now a set of its own: the same data, another split
+HELD_OUT = "data.eval_split"  # now a separate set: the same data, another split
 SHARED = ("data.dataset_path", "data.subset_name", "data.format", "data.format_config")
 
 

@@ -44,7 +44,7 @@ def tinker(made: Translation, given: Given, stage: Path, values: dict[Path, Any]
 def copies(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
     """Writes engine_num and data_parallel_size as the number of engines; False for any other key, and without a number.
 
-    A copy of the model within an engine of the original is an engine of its own here.
+    A copy of the model within an engine of the original is a separate engine here.
     """
     name, section = given.path[-1], given.path[:-1]
     if section[-2:] != ENGINE or name not in ("engine_num", "data_parallel_size"):

@@ -124,7 +124,7 @@ def _here(path: str) -> str:
 
 def _of_sets(verl: Verl, key: str, section: str, to: str, value: object) -> None:
     """Writes a setting of every set of a section from one key of veRL."""
-    if key in verl.unknown or key != "data.max_response_length":  # which has a line of its own
+    if key in verl.unknown or key != "data.max_response_length":  # which has its own line
         verl.fold(key, f"{'.'.join(SOURCE)}.{section}.*.{to}")
     for one in verl.made.below(*SOURCE, section) if value is not None else ():
         verl.made.choose((*one, *to.split(".")), value, key)

@@ -79,7 +79,7 @@ class Verl:
         self.made.choose(tuple(to.split(".")), value, comment + self.made.doubt * by_default)
 
     def by_itself(self, key: str, keys: dict[str, Renamed | Refused]) -> None:
-        """Translates a key with an equivalent of its own, or without any. keys: the table of this kind of source."""
+        """Translates a key with its own equivalent, or without any. keys: the table of this kind of source."""
         entry, found = find(key, keys) or (key, None)
         if key.startswith("critic.") and self.algorithm_type != "ppo":
             self.leave(key, self.no_critic(), idle=self.algorithm_type != UNKNOWN)

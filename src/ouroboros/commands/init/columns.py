@@ -38,11 +38,11 @@ CHOICES, ASKED = ("choices", "options", "endings"), (*PROMPTS, "ctx", "sentence"
 CHOSEN = ("answer_index", "answer_idx", "answerKey", "answer_key", "correct_answer", "correct", "gold", *ANSWERS)
 # what accuracy_reward compares as a number, which is wrong for digits such as 0112
 GRADED = re.compile(r"####\s*\S|\\boxed\{|^\s*[$]?[-+]?(?!0\d)[\d,]*\.?\d+(/\d+)?%?\s*$")
-SHORT = 4  # words: a longer solution beside an answer is a demonstration
+SHORT = 4  # words: a longer solution next to an answer is a demonstration
 ANSWER, LONGEST = 6, 16  # words of half of the answers, and of the longest: more are texts to imitate, not to compare
 PAIRS = (("chosen", "rejected"), ("preferred", "rejected"), ("accepted", "rejected"), ("preferred", "dispreferred"),
          ("good", "bad"), ("better", "worse"), ("winner", "loser"))  # words in the names of a pair's columns
-CONTEXTS, OUTPUTS = ("input", "context"), ("output", "response")  # beside `instruction`
+CONTEXTS, OUTPUTS = ("input", "context"), ("output", "response")  # next to `instruction`
 ALLOWED = Buffer.model_fields["max_rejected_ratio"].default  # share of the rows that may be otherwise
 WORDS = "reward.py, which compares words"
 TASKS = "rft"  # a kind of Guess

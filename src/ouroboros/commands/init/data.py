@@ -77,7 +77,7 @@ def _of_foreign(path: Path) -> Sample:
 
 
 def left_out(guess: Guess, data: Data) -> list[str]:
-    """Returns the files beside the training rows that the recipe does not read: demonstrations, pairs and texts have no
+    """Returns files next to the training rows that the recipe does not read: demonstrations, pairs and texts have no
     evaluation, and of a single file those in its directory that are named as another split."""
     if data.path.is_dir():
         held = [name for name, words in _words(data.path).items() if data.held_out in words]

@@ -21,7 +21,7 @@ LETTERS = string.ascii_uppercase
 
 
 def of_talk(talk: str, row: Row) -> Row:
-    """A row of ShareGPT's form: its column of turns, and those of a system message and of tools beside it."""
+    """A row of ShareGPT's form: its column of turns, and those of a system message and of tools next to it."""
     turns = [*([{"from": "system", "value": row["system"]}] if row.get("system") else []), *row[talk]]
     return {"messages": [_of_speaker(turn["from"], turn["value"]) for turn in turns],
             **({TOOLS: row[TOOLS]} if row.get(TOOLS) else {})}
@@ -40,7 +40,7 @@ def _of_speaker(speaker: str, value: Any) -> Row:
 
 
 def of_alpaca(context: str, output: str, row: Row) -> Row:
-    """context, output: the columns beside `instruction`."""
+    """context, output: the columns next to `instruction`."""
     asked = "\n\n".join(filter(None, (row["instruction"], row.get(context))))
     return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": row[output]}]}
 

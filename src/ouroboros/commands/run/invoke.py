@@ -108,7 +108,7 @@ def remark(plan: "Plan | Sweep", extra: list[str], profile: str | None, multirun
 
 def anew(words: list[str], planned) -> list[str]:
     """Returns the overrides of a plan or sweep; with continue_from_checkpoint=false those of a run that repeats it
-    beside what was begun of it. It keeps its name if there is no run of that name yet.
+    next to what was begun of it. It keeps its name if there is no run of that name yet.
 
     words: those that made it, without a second one for a key.
     """

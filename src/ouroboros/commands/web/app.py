@@ -86,7 +86,7 @@ class App:
         return respond
 
     def posted(self, name: str, answer: Callable[[dict[str, Any]], Awaitable]) -> Route:
-        """Returns the route of an address that is given a JSON object, and answers beside other requests."""
+        """Returns the route of an address that is given a JSON object, and answers while other requests run."""
 
         async def respond(request: Request) -> Response:
             if not self._let_in(request):

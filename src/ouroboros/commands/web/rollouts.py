@@ -24,7 +24,7 @@ PREVIEW = 200  # characters in a page, of the end of a prompt and of the beginni
 FILES = (1, 4, 16, 64)  # that are read at once: few for the usual page, many where rows are rare
 SEARCHED = 32  # files of a search between two lines of progress
 HITS = 200  # of a search
-OTHERS = 64  # rows of a group that are shown beside one
+OTHERS = 64  # rows of a group that are shown with one
 ATTEMPT = ("calls", "tool_calls", "feedback")  # tables whose rows belong to an attempt
 KEYS = {
     "experience": ("experience_id", "step", "taskset", "task_id", "group_id", "run_index", "turn", "slot", "reward",

@@ -121,7 +121,7 @@ def _command(*words: str) -> subprocess.CompletedProcess:
 
 def measured(text: str, file: str) -> dict[str, Any]:
     """Returns what `ouro config check` says of a draft, with samples of data, sizes of models, code and rewards of the
-    user: in a process of its own."""
+    user: in its own process."""
     with tempfile.TemporaryDirectory() as directory:
         path = drafts.written(text, directory)
         done = _command("config", "check", f"recipe={path}", "--format", "json")

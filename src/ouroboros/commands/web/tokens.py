@@ -42,7 +42,7 @@ def _models(stage: Path) -> list[Path]:
     found = [stage / "model"]
     if (spec := stage / "stage.json").exists():
         inputs = files.read_json(spec)["inputs"]
-        made = stage.parent.parent / inputs["model"] if "model" in inputs else None  # beside `store/`
+        made = stage.parent.parent / inputs["model"] if "model" in inputs else None  # next to `store/`
         found += [made, made / "model"] if made else []
     return found
 
