@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ouroboros.commands.web import counted, curves, details, distributions, overview, question, rollouts
+from ouroboros.commands.web import command, counted, curves, details, distributions, overview, question, rollouts
 from ouroboros.pipeline.results import compare, difference, doctor, logs, policies, query, sweep_view
 from ouroboros.pipeline.results.machine import machine
 from ouroboros.pipeline.results.view import Node, View
@@ -71,6 +72,7 @@ class App:
             Route("/", self._page), Route("/static/{name:path}", self._static),
             *(Route(f"/api/{name}", self._answering(answer)) for name, answer in answers.items()),
             self.posted("sql", self._sql),
+            self.posted("rewards", partial(run_in_threadpool, partial(command.rewards, self.root))),
         ]
 
     def _answering(self, answer: Callable[[Request], Any]) -> Callable[[Request], Response]:
