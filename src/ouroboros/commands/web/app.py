@@ -119,8 +119,6 @@ class App:
             return answered({"error": f"no file {name}"}, 404)
         return FileResponse(STATIC / name, media_type=TYPES[Path(name).suffix], headers=HEADERS)
 
-    # ------------------------------------------------------------------------------------------------ runs and stages
-
     def _run(self, request: Request) -> View:
         return self._run_of(_one(request, "run"))
 
@@ -161,8 +159,6 @@ class App:
         column, axis = _one(request, "column"), request.query_params.get("axis", "step")
         return [made for run in self._runs(request) for made in curves.of_run(run, column, axis)]
 
-    # ------------------------------------------------------------------------------------------------ rollouts
-
     def _rows(self, request: Request) -> dict[str, Any]:
         stage, table, asked = self._stage(request).directory, _table(request), request.query_params
         wanted = _wanted(stage, table, asked)
@@ -183,8 +179,6 @@ class App:
         wanted = _wanted(stage, table, request.query_params)
         return StreamingResponse(_lines(rollouts.search(stage, table, text, wanted)),
                                  media_type="application/x-ndjson", headers=HEADERS)
-
-    # ------------------------------------------------------------------------------------------------ SQL
 
     async def _sql(self, asked: dict[str, Any]) -> dict[str, Any]:
         runs, asks = asked.get("runs"), asked.get("question")
