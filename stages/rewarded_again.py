@@ -4,10 +4,11 @@ the steps of one that differs in its rewards alone (pipeline/job/rewarding.py, w
     python -m ouroboros.stages.rewarded_again request.json answer.json
 
 The answer has `equal`, the number of first explorer steps of which every row has the reward that is stored; `first`,
-the first row with another, in words; `unlike`, why nothing can be compared. Of explorer steps with a new reward, and
-with `whole` of all, the files are written as the explorer would have. With `whole` also `trained`, the first trainer
-step whose batch has other advantages, null if none has, and `certain`: false where advantages need what models compute,
-so that it is the first step that reads another reward.
+the first row with another, in words; `unlike`, why nothing can be compared, alone where that is an error; and
+`evaluated`, whether evaluations are rewarded again. Of explorer steps with a new reward, and with `whole` of all, the
+files are written as the explorer would have. With `whole` also `trained`, the first trainer step whose batch has other
+advantages, null if none has, and `certain`: false where advantages need what models compute, so that it is the first
+step that reads another reward.
 """
 
 import logging
@@ -227,6 +228,7 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     signal.signal(signal.SIGALRM, Alarm.ring)
     try:
-        files.write_json(Path(sys.argv[2]), answer(files.read_json(Path(sys.argv[1])), Alarm()))
+        found = answer(files.read_json(Path(sys.argv[1])), Alarm())
     except (OuroError, OSError) as error:
-        sys.exit(message(error).removeprefix("ouro: "))
+        found = {"unlike": message(error).removeprefix("ouro: ").removesuffix(".")}
+    files.write_json(Path(sys.argv[2]), found)
