@@ -361,10 +361,11 @@ def test_rewards_are_those_of_the_command_and_its_words_are_no_options(root, cli
     monkeypatch.setattr(command, "command", answer)
     given = {"run": RUN, "words": "other.yaml 'name=a b'"}
     assert client.post("/api/rewards", json=given).json() == {"changed": 3}
-    assert asked == [("reward", "diff", "--json", "--root", str(root), "--", RUN, "other.yaml", "name=a b")]
+    assert asked == [("reward", "diff", "--json", "--root", str(root), RUN, "other.yaml", "name=a b")]
     refused = client.post("/api/rewards", json=given)
     assert (refused.status_code, "no stage with rollouts" in refused.json()["error"]) == (400, True)
-    for wrong in ({"run": RUN}, {"run": 1, "words": ""}, {"run": RUN, "words": "'"}):
+    for wrong in ({"run": RUN}, {"run": 1, "words": ""}, {"run": RUN, "words": "'"},
+                  {"run": RUN, "words": "--root=/"}):
         assert client.post("/api/rewards", json=wrong).status_code == 400
     assert len(asked) == 2
 

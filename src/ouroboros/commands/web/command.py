@@ -32,8 +32,10 @@ def rewards(root: Path, asked: dict[str, Any]) -> dict[str, Any]:
         given = shlex.split(words)
     except ValueError as error:
         raise QueryError(f"{words}: {error}.") from error
+    if options := [word for word in (run, *given) if word.startswith("-")]:
+        raise QueryError(f"{options[0]}: needed a recipe, or key=value.")
     with ONE:
-        done = command("reward", "diff", "--json", "--root", str(root), "--", run, *given)
+        done = command("reward", "diff", "--json", "--root", str(root), run, *given)
     if done.returncode:
         raise OuroError(done.stderr.strip().rpartition("ouro: ")[2])
     return json.loads(done.stdout)
