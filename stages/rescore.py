@@ -37,11 +37,11 @@ class Scorer:
         self.context, config = context, context.config
         self.source = context.inputs["experience"]
         self.tokenizer = load_tokenizer(checkpoints.model_directory(context.inputs["model"]), config.model)
-        rewards = WatchedRewards(config, context.activity, context.directory)
+        self.opener = WatchedRewards(config, context.activity, context.directory)
         sets = read_train(context.inputs["tasks"], config.buffer.explorer_input)
         self.tasks = {one.name: {task.task_id: task for task in tasks} for one, tasks in sets}
         self.rewards = {one.name: {task.task_id: functions for task, functions in zip(
-            tasks, rewards.by_task(one, tasks), strict=True)} for one, tasks in sets}
+            tasks, self.opener.by_task(one, tasks), strict=True)} for one, tasks in sets}
         for one, _ in sets:
             workflow = at(one, "default_workflow_type") or at(config, "buffer.explorer_input.default_workflow_type")
             if tool_arguments(workflow, one.workflow_args)["environment_class"]:

@@ -4,10 +4,11 @@ the steps of one that differs in its rewards alone (pipeline/job/rewarding.py, w
     python -m ouroboros.stages.rewarded_again request.json answer.json
 
 The answer has `equal`, the number of first explorer steps of which every row has the reward that is stored; `first`,
-the first row with another, in words; `unlike`, why nothing can be compared. Of explorer steps with a new reward, and
-with `whole` of all, the files are written as the explorer would have. With `whole` also `trained`, the first trainer
-step whose batch has other advantages, null if none has, and `certain`: false where advantages need what models compute,
-so that it is the first step that reads another reward.
+the first row with another, in words; `unlike`, why nothing can be compared, alone where that is an error; and
+`evaluated`, whether evaluations are rewarded again. Of explorer steps with a new reward, and with `whole` of all, the
+files are written as the explorer would have. With `whole` also `trained`, the first trainer step whose batch has other
+advantages, null if none has, and `certain`: false where advantages need what models compute, so that it is the first
+step that reads another reward.
 """
 
 import logging
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,11 @@ from ouroboros.pipeline.job.watchdog import CALL_SECONDS
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import reward_functions, train_places
+from ouroboros.pipeline.settings.reward_rules import repeatable_evaluations
 from ouroboros.pipeline.store import files, hashes, records, tables
-from ouroboros.pipeline.store.errors import OuroError, StageError
+from ouroboros.pipeline.store.errors import OuroError, StageError, message
 from ouroboros.stages.rescore import Scorer
+from ouroboros.workflows.evaluation import publish, read_sets, rewarded
 from ouroboros.workflows.protocol.hugging_face import import_light
 from ouroboros.workflows.protocol.outcomes import check_failures
 
@@ -92,10 +96,35 @@ def answer(request: dict[str, Any], activity: Activity) -> dict[str, Any]:
         seen += len(stored)
         if request["rows"] and (seen >= request["rows"] or words):
             break
+    if not request["whole"]:
+        found["evaluated"] = _evaluated(scorer, math.inf if last is None else last, bool(request["rows"]))
     signal.alarm(0)
     if last is not None and request["whole"] and config.kind.is_online:
         found["trained"], found["certain"] = _other_batch(scorer.context, donor, last + 1)
     return found
+
+
+def _evaluated(scorer: Scorer, last: float, tried: bool) -> bool:
+    """Writes the evaluations of weights up to trainer step `last` with new rewards, and returns whether it could.
+    tried: returns whether the first one comes out as it is stored, and writes nothing."""
+    context, donor = scorer.context, scorer.source
+    steps = [step for step in tables.steps_present(donor, "scores") if step <= last]
+    if not steps or not repeatable_evaluations(context.config):
+        return False
+    sets = read_sets(context, scorer.tokenizer, scorer.opener)
+    tasks = {(held.taskset.name, task.task_id): task for held in sets for task in held.tasks}
+    for step in steps:
+        file = tables.step_file(donor, "samples", step)
+        stored = [records.Sample(**row) for row in tables.read(file, records.Sample).to_pylist()]
+        if any(task is None or task.choices for task in (tasks.get((one.taskset, one.task_id)) for one in stored)):
+            return False
+        made = [rewarded(context, scorer.tokenizer, held, [one for one in stored if one.taskset == held.taskset.name])
+                for held in sets]
+        if tried:
+            own = {"stage": context.id, "model": context.id}
+            return [replace(one, **own) for one in stored] == [*chain(*made)]
+        publish(context, sets, made, step)
+    return True
 
 
 def _fails(rows: list[records.Experience], config: Config) -> bool:
@@ -199,6 +228,7 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     signal.signal(signal.SIGALRM, Alarm.ring)
     try:
-        files.write_json(Path(sys.argv[2]), answer(files.read_json(Path(sys.argv[1])), Alarm()))
-    except OuroError as error:
-        sys.exit(str(error))
+        found = answer(files.read_json(Path(sys.argv[1])), Alarm())
+    except (OuroError, OSError) as error:
+        found = {"unlike": message(error).removeprefix("ouro: ").removesuffix(".")}
+    files.write_json(Path(sys.argv[2]), found)

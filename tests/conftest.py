@@ -21,7 +21,7 @@ gc.set_threshold(200_000, 20, 20)  # torch's hundred thousands of objects stay: 
 
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
          "MASTER_PORT": "0"}
-TABLES = ("kill", "adapters", "wide", "slurm")  # marks whose make targets print a table
+TABLES = ("kill", "branches", "adapters", "wide", "slurm")  # marks whose make targets print a table
 
 
 def pytest_configure(config):

@@ -7,6 +7,7 @@ rewards over the responses that have one.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 
 from ouroboros.operators.statistics import mean_interval, pass_at_k, reward_interval
 from ouroboros.pipeline.job.context import Context
@@ -19,10 +20,11 @@ from ouroboros.workflows.attempts.recording import EVALUATION, Journal, journal_
 from ouroboros.workflows.attempts.schedule import roll_out
 from ouroboros.workflows.leakage import prompt_of, training_prompts
 from ouroboros.workflows.protocol.engine import Engine
-from ouroboros.workflows.protocol.outcomes import RewardFunction, Sampling, check_failures, decode
+from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, check_failures, decode
 from ouroboros.workflows.protocol.prompts import prompt_tokens
 from ouroboros.workflows.protocol.seeds import base_seed, request_seed
 from ouroboros.workflows.protocol.sight import with_images
+from ouroboros.workflows.protocol.trajectory import Trajectory
 from ouroboros.workflows.rewards import Rewards, add_own_rewards
 from ouroboros.workflows.single_turn import load_workflows
 from ouroboros.workflows.task_at_hand import TaskAtHand, bound, unwritable
@@ -100,11 +102,9 @@ def evaluate(
 ) -> list[records.Score]:
     """Evaluates the engine's weights on every set, and writes `samples` and `scores` of the step.
 
-    `scores` last: its presence marks a complete evaluation. advance: called after each set and decoding. Raises
-    StageError when too many responses failed.
+    advance: called after each set and decoding. Raises StageError when too many responses failed.
     """
-    samples: list[records.Sample] = []
-    scores: list[records.Score] = []
+    made: list[list[records.Sample]] = []
     journal = Journal(journal_file(context.directory, EVALUATION, subject.step), {
         "stage": context.id, **asdict(subject)}, context.log.warning)
     for held in sets:
@@ -113,11 +113,20 @@ def evaluate(
             mine += sample(context, engine, tokenizer, held, decoding, subject, journal)
             advance(f"{held.taskset.name} {decoding}")
         check_failures(mine, context.config.explorer.max_failed_ratio)
-        samples += mine
-        scores += [replace(one, rows=held.rows, trained_tasks=held.trained) for one in score(mine)]
-    tables.write(tables.step_file(context.directory, "samples", subject.step), records.Sample, samples)
-    tables.write(tables.step_file(context.directory, "scores", subject.step), records.Score, scores)
+        made.append(mine)
+    scores = publish(context, sets, made, subject.step)
     journal.remove()
+    return scores
+
+
+def publish(context: Context, sets: Sequence[EvaluationSet], made: Sequence[list[records.Sample]], step: int
+            ) -> list[records.Score]:
+    """Writes `samples` and `scores` of a step, `scores` last: its presence marks a complete evaluation. made: the
+    responses to each set."""
+    scores = [replace(one, rows=held.rows, trained_tasks=held.trained)
+              for held, mine in zip(sets, made, strict=True) for one in score(mine)]
+    tables.write(tables.step_file(context.directory, "samples", step), records.Sample, [*chain(*made)])
+    tables.write(tables.step_file(context.directory, "scores", step), records.Score, scores)
     return scores
 
 
@@ -164,10 +173,31 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
                         concurrency_of(config.explorer), journal,
                         [f"{taskset.name}/{decoding}/{slot}" for slot in range(len(asked))],
                         retries=config.explorer.max_retry_times, pictures=[held.pictures[i] for i in asked])
-    decode(outcomes, tokenizer)
     with held.opener.judged_by(engine, tokenizer):
-        add_own_rewards(outcomes, tasks, [held.rewards[i] for i in asked], asked, config)
+        _reward(context, tokenizer, held, asked, outcomes)
     return outcomes
+
+
+def _reward(context: Context, tokenizer, held: EvaluationSet, asked: list[int], outcomes: list[Outcome]) -> None:
+    decode(outcomes, tokenizer)
+    add_own_rewards(outcomes, [held.tasks[i] for i in asked], [held.rewards[i] for i in asked], asked, context.config)
+
+
+def rewarded(context: Context, tokenizer, held: EvaluationSet, stored: Sequence[records.Sample]
+             ) -> list[records.Sample]:
+    """Returns stored responses to a set with the rewards of its functions. Of a response of one turn alone a sample has
+    all that is rewarded. Raises StageError when too many failed."""
+    places = {task.task_id: index for index, task in enumerate(held.tasks)}
+    asked = [places[one.task_id] for one in stored]
+    outcomes = [Outcome("ok", trajectory=Trajectory(held.tokens[i], one.response_tokens, [], [1] * len(
+        one.response_tokens), "")) if one.response_tokens else Outcome(one.status, one.reason)
+        for i, one in zip(asked, stored, strict=True)]
+    _reward(context, tokenizer, held, asked, outcomes)
+    made = [replace(one, stage=context.id, model=context.id, reward=outcome.reward, accuracy=outcome.accuracy,
+                    status=outcome.status, reason=outcome.reason, notes=outcome.noted)
+            for one, outcome in zip(stored, outcomes, strict=True)]
+    check_failures(made, context.config.explorer.max_failed_ratio)
+    return made
 
 
 def _sampling(config, taskset, decoding: str) -> Sampling:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ouroboros.pipeline.job import trunks
 from ouroboros.pipeline.job.schedule import measures
+from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.reward_rules import unrepeatable
 from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.errors import OuroError
@@ -68,6 +69,8 @@ def ask(donor: Path, spec: Mapping[str, Any], out: Path, rows: int | None = None
 def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any) -> trunks.Donor | str:
     """Returns what a donor gives, or why it gives nothing."""
     out, theirs = stage / TEMPORARY / stage.name, files.read_json(place / "stage.json")
+    if words := unrepeatable(Config.partial(theirs["config"])):
+        return words
     shutil.rmtree(out.parent, ignore_errors=True)
     total = trunks.total_of(spec, config, place)
     before = ask(place, theirs, out, rows=TRIED)
@@ -83,7 +86,10 @@ def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any) -> 
         return f"it has no checkpoint before the first step with another reward; {found['first']}"
     ends = schedule.last_trainer_step(equal) if decide(config) else total
     donor = trunks.usable(place, spec, config, config.verify, total, able, ends)
-    return donor if isinstance(donor, str) else replace(donor, evaluated=-1, rewarded=out, first=found["first"])
+    if isinstance(donor, str):
+        return donor
+    evaluated = donor.evaluated if before["evaluated"] and found["evaluated"] else -1
+    return replace(donor, evaluated=evaluated, rewarded=out, first=found["first"])
 
 
 def decide(config: Any) -> bool:

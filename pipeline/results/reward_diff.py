@@ -74,7 +74,8 @@ def diff(shown: View, stage: Node, overrides: list[str]) -> dict[str, Any]:
     if not files.is_complete(tasks := new.inputs["tasks"]):
         raise DataError(f"the tasks with these answers are not made yet: {tasks}. `ouro run` with the same words makes "
                         "them, and `--until` of snakemake ends it there.")
-    spec = new.specification() | {"run": shown.run}
+    own = files.read_json(stage.directory / "stage.json")["inputs"]["model"]  # the tokenizer of its responses
+    spec = new.specification() | {"run": shown.run, "inputs": new.inputs | {"model": own}}
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / stage.directory.name
         answer = rewarding.ask(stage.directory, spec, out, whole=True)

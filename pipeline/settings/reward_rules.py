@@ -188,3 +188,10 @@ def unrepeatable(c) -> str:
                 tool_arguments(workflow, one.workflow_args)["environment_class"]):
             return f"rewards of attempts of {workflow} follow from more than their last response"
     return ""
+
+
+def repeatable_evaluations(c) -> bool:
+    """Returns whether the rewards of evaluations can be computed again: rows of them have one turn, without a mask."""
+    source = c.buffer.explorer_input
+    return all(workflow_of(one, source, place) == "simple_workflow" and not {*reward_functions(one, source)} & {*ASKING}
+               for place, one in eval_places(source))

@@ -1,6 +1,7 @@
 """Stages in this process: explorer and trainer in two threads, with the real engine, DeepSpeed and files."""
 
 import gc
+import hashlib
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.zero import ZeroEngine
 from tests.configs import TINY, overridden
 from tests.factories import row
+from tests.toy.conftest import table
 
 SETTINGS = (
     "monitor.monitor_type=none", "trainer.save_interval=2", "trainer.max_checkpoints_to_keep=null",
@@ -61,6 +63,19 @@ def planned(tiny_model, tmp_path):
         return stage
 
     return make
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch) -> Callable[[str], None]:
+    """module(source): writes the user's module mine_rewards, in the place of the one before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(source: str) -> None:
+        sys.modules.pop("mine_rewards", None)  # stages of these tests run in this process
+        (tmp_path / "mine_rewards.py").write_text(source)
+
+    return write
 
 
 @pytest.fixture
@@ -110,6 +125,15 @@ def work(context: job.Context) -> None:
     if failed:
         raise failed[0]
     finish_training(context)
+
+
+def parts_from(donor: Path, step: int) -> int:
+    """How many parts responses are in by their hashes, so that the first of part 1 that is rewarded is of that explorer
+    step."""
+    digests = [(row["step"], int(hashlib.sha256(row["response"].encode()).hexdigest(), 16))
+               for row in table(donor, "experience") if row["reward"] is not None]
+    return next(parts for parts in range(2, 4000)
+                if min((made for made, digest in digests if digest % parts == 1), default=0) == step)
 
 
 def count_of_adam(patch):

@@ -208,6 +208,27 @@ def test_the_rows_that_taught_a_behaviour_are_ranked_and_linked(page):
     assert page.locator("tbody tr").count() == 1
 
 
+def test_rewards_of_the_stored_responses_under_a_corrected_function(page, root):
+    """The answer of the command is given here: a stage with inputs takes it seconds."""
+    asked, counts = [], dict.fromkeys(("higher", "lower", "newly_solved", "no_longer_solved", "newly_failed"), 1)
+    (path,) = (root.parent / "first").glob("store/rft-*/experience/step=000023.parquet")
+    shown = tables.read(path, records.Experience).to_pylist()[0]["experience_id"]
+    found = {"stage": "rft", "changed": 2, "attempts": 160, "first_explorer_step": 23, "first_trainer_step": 25,
+             "certain": False, "components": [{"component": "digits", "changed": 2, "mean_before": None}], "tasks": [],
+             "rows": [{"experience_id": shown, "before": 7.0, "after": 0.5}], **counts}
+    page.route("**/api/rewards", lambda route: (asked.append(route.request.post_data_json),
+                                                route.fulfill(json=found))[1])
+    page.get_by_role("link", name="rewards", exact=True).click()
+    page.get_by_label("recipe or settings").fill("corrected.yaml")
+    page.get_by_role("button", name="reward again").click()
+    page.get_by_text("at the earliest 25").wait_for()
+    assert asked == [{"run": "toy/first", "words": "corrected.yaml"}]
+    assert page.get_by_role("table").first.locator("tbody td").all_inner_texts() == ["digits", "2", "–"]
+    page.get_by_role("link", name=shown).click()
+    page.get_by_text("1 rows").or_(page.get_by_role("searchbox")).first.wait_for()
+    assert f"experience_id={shown}" in page.url.replace("%2F", "/")
+
+
 def test_runs_are_sorted_filtered_and_laid_over_each_other(page):
     page.get_by_role("link", name="all runs").click()
     page.get_by_role("button", name="seed").click()

@@ -11,6 +11,7 @@ from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store import files, records, tables
 from ouroboros.stages import rewarded_again
 from tests.configs import TINY, overridden
+from tests.factories import row
 from tests.stages.conftest import SMALL, TASKS, publish_model, step
 
 REWARD = "buffer.explorer_input.default_reward_fn_type=tests.stages.test_rewarded_again:"
@@ -18,6 +19,10 @@ REWARD = "buffer.explorer_input.default_reward_fn_type=tests.stages.test_rewarde
 
 def length(response, answer, bonus=0):
     return {"length": len(response) + bonus, "why": 0}
+
+
+def longer(response, answer):
+    return length(response, answer, bonus=3)
 
 
 def renamed(response, answer):
@@ -46,12 +51,16 @@ marked.repeatable = False
 
 @pytest.fixture
 def explored(stage, tiny_model, tmp_path):
-    """explored(name of a function above): the directory of a stage with one explorer step that it rewarded."""
+    """explored(name of a function above, sample, ...): the directory of a stage with one explorer step that it
+    rewarded, and an evaluation."""
     inputs = {"tasks": str(tmp_path / "curate"), "model": str(tiny_model)}
 
-    def explore(name):
+    def explore(name, *samples):
         source = stage(REWARD + name)
         step(publish_model(source, 0))
+        for sample in samples:
+            tables.write(tables.step_file(source.directory, "samples", 0), records.Sample, [sample])
+            tables.write(tables.step_file(source.directory, "scores", 0), records.Score, [])
         files.write_json(source.directory / "stage.json", {"config": plain(source.config), "inputs": inputs})
         return source.directory
 
@@ -63,8 +72,8 @@ def again(explored, tmp_path):
     """again("key=value", ..., tasks=..., of=...): the answer on a step that a function rewarded, under other settings;
     and the rows that were written."""
 
-    def run(*overrides, tasks=None, of="length", **asked):
-        donor = explored(of)
+    def run(*overrides, tasks=None, of="length", samples=(), **asked):
+        donor = explored(of, *samples)
         own, inputs = tmp_path / ("other" if tasks else "curate"), files.read_json(donor / "stage.json")["inputs"]
         if tasks:
             tables.write(own / "tasks.parquet", records.Task, tasks)
@@ -79,7 +88,7 @@ def again(explored, tmp_path):
 
 
 def test_the_same_reward_is_equal_and_writes_nothing(again):
-    assert again(f"{REWARD}length") == ({"equal": 1, "first": "", "unlike": ""}, [])
+    assert again(f"{REWARD}length") == ({"equal": 1, "first": "", "unlike": "", "evaluated": False}, [])
     assert len(again(f"{REWARD}length", whole=True)[1]) == 6
 
 
@@ -116,6 +125,27 @@ def test_an_answer_makes_another_task_and_another_prompt_is_refused(again):
     assert "rows name" in again(f"{REWARD}length", tasks=chosen)[0]["unlike"]
 
 
+SAMPLE = row(records.Sample, taskset="countdown_test", task_id="t1", decoding="greedy", response_tokens=[5, 6],
+             status="ok", reward=2.0, notes=None)
+
+
+@pytest.mark.parametrize(("sample", "override", "alike", "written"), [
+    (SAMPLE, None, True, [5.0]),
+    (replace(SAMPLE, reward=3.0), None, False, [5.0]),
+    (replace(SAMPLE, task_id="other"), None, False, []),
+    (SAMPLE, "buffer.explorer_input.default_eval_workflow_type=react_workflow", False, []),
+])
+def test_an_evaluation_is_rewarded_again_if_its_first_one_comes_out_as_stored(again, tmp_path, sample, override, alike,
+                                                                              written):
+    more = [override] * (override is not None)
+    assert again(f"{REWARD}length", *more, samples=[sample], rows=50)[0]["evaluated"] is alike
+    found, _ = again(f"{REWARD}longer", *more, samples=[sample])
+    assert found["evaluated"] is bool(written)
+    file = tables.step_file(tmp_path / "out" / "rft", "samples", 0)
+    made = tables.read(file, records.Sample).to_pylist() if file.exists() else []
+    assert [one["reward"] for one in made] == written
+
+
 @pytest.mark.parametrize(("override", "is_repeatable"), [
     ("buffer.explorer_input.default_reward_fn_type=judge_reward", False),
     ("buffer.explorer_input.default_workflow_type=mine:attempt", False),
@@ -124,6 +154,13 @@ def test_an_answer_makes_another_task_and_another_prompt_is_refused(again):
 ])
 def test_what_a_model_or_a_workflow_rewards_is_not_computed_again(override, is_repeatable):
     assert (not unrepeatable(overridden(*TINY, override))) == is_repeatable
+
+
+def test_of_a_stage_that_a_judge_rewarded_nothing_is_taken(explored, tmp_path):
+    donor = explored("length")
+    config = plain(overridden(*TINY, "buffer.explorer_input.default_reward_fn_type=judge_reward"))
+    files.write_json(donor / "stage.json", files.read_json(donor / "stage.json") | {"config": config})
+    assert "judge_reward" in rewarding._offered(tmp_path / "new", donor, {}, None)
 
 
 @pytest.mark.parametrize(("override", "decides"), [

@@ -285,7 +285,7 @@ def test_the_page_is_of_the_run_that_was_started(client, tmp_path, monkeypatch, 
         run = FakeRun(tmp_path, f"ouroboros/{name}")
         run.data()
         run.view()
-    monkeypatch.setattr(studio, "_command", lambda *_: subprocess.CompletedProcess([], 0, said, ""))
+    monkeypatch.setattr(studio, "command", lambda *_: subprocess.CompletedProcess([], 0, said, ""))
     assert asked(client, "start", file="mine.yaml", words=words)["page"] == page
 
 

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from ouroboros.commands import cli
 from ouroboros.commands.web import app as web
-from ouroboros.commands.web import curves, export, overview, question
+from ouroboros.commands.web import command, curves, export, overview, question
 from ouroboros.commands.web.app import App
 from ouroboros.pipeline.results.machine import machine
 from ouroboros.pipeline.store import files, tables
@@ -98,13 +98,13 @@ def test_no_script_but_its_own_runs_on_the_page(client):
 
 
 def test_no_address_writes_or_starts_anything(tmp_path, monkeypatch):
-    """Each is asked for what there is. The one that is posted to is the question in SQL, whose process may write no
-    file; what else is started asks for the GPUs."""
+    """Each is asked for what there is. Those that are posted to are the question in SQL, whose process may write no
+    file, and `ouro reward diff`; what else is started asks for the GPUs."""
     run = FakeRun(tmp_path).whole()
     (run.view() / "config.yaml").write_text("seed: 1\n")
     app = App(tmp_path, "secret")
     posted = [route.path for route in app.routes() if not route.methods <= {"GET", "HEAD"}]
-    assert posted == ["/api/sql"]
+    assert posted == ["/api/sql", "/api/rewards"]
     started, real = [], subprocess.Popen.__init__
 
     def start(self, words, *rest, **given):
@@ -347,6 +347,27 @@ def test_two_questions_are_answered_at_the_same_time(client, monkeypatch):
     assert (first["status"], first["found"]["status"]) == (200, 400)
     assert "questions" in first["found"]["found"]["error"]
     assert client.post("/api/sql", json=asked).json()["status"] == 200
+
+
+def test_rewards_are_those_of_the_command_and_its_words_are_no_options(root, client, monkeypatch):
+    asked = []
+
+    def answer(*words):
+        asked.append(words)
+        failed = len(asked) > 1
+        return subprocess.CompletedProcess(words, int(failed), "" if failed else '{"changed": 3}',
+                                           "stage rft: …\nouro: toy/first has no stage with rollouts.\n")
+
+    monkeypatch.setattr(command, "command", answer)
+    given = {"run": RUN, "words": "other.yaml 'name=a b'"}
+    assert client.post("/api/rewards", json=given).json() == {"changed": 3}
+    assert asked == [("reward", "diff", "--json", "--root", str(root), RUN, "other.yaml", "name=a b")]
+    refused = client.post("/api/rewards", json=given)
+    assert (refused.status_code, "no stage with rollouts" in refused.json()["error"]) == (400, True)
+    for wrong in ({"run": RUN}, {"run": 1, "words": ""}, {"run": RUN, "words": "'"},
+                  {"run": RUN, "words": "--root=/"}):
+        assert client.post("/api/rewards", json=wrong).status_code == 400
+    assert len(asked) == 2
 
 
 def test_names_of_files_that_are_no_unicode_are_answered(monkeypatch, client):

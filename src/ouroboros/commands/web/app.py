@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ouroboros.commands.web import counted, curves, details, distributions, overview, question, rollouts
+from ouroboros.commands.web import command, counted, curves, details, distributions, overview, question, rollouts
 from ouroboros.pipeline.results import compare, difference, doctor, logs, policies, query, sweep_view
 from ouroboros.pipeline.results.machine import machine
 from ouroboros.pipeline.results.view import Node, View
@@ -71,6 +72,7 @@ class App:
             Route("/", self._page), Route("/static/{name:path}", self._static),
             *(Route(f"/api/{name}", self._answering(answer)) for name, answer in answers.items()),
             self.posted("sql", self._sql),
+            self.posted("rewards", partial(run_in_threadpool, partial(command.rewards, self.root))),
         ]
 
     def _answering(self, answer: Callable[[Request], Any]) -> Callable[[Request], Response]:
@@ -117,8 +119,6 @@ class App:
             return answered({"error": f"no file {name}"}, 404)
         return FileResponse(STATIC / name, media_type=TYPES[Path(name).suffix], headers=HEADERS)
 
-    # ------------------------------------------------------------------------------------------------ runs and stages
-
     def _run(self, request: Request) -> View:
         return self._run_of(_one(request, "run"))
 
@@ -159,8 +159,6 @@ class App:
         column, axis = _one(request, "column"), request.query_params.get("axis", "step")
         return [made for run in self._runs(request) for made in curves.of_run(run, column, axis)]
 
-    # ------------------------------------------------------------------------------------------------ rollouts
-
     def _rows(self, request: Request) -> dict[str, Any]:
         stage, table, asked = self._stage(request).directory, _table(request), request.query_params
         wanted = _wanted(stage, table, asked)
@@ -181,8 +179,6 @@ class App:
         wanted = _wanted(stage, table, request.query_params)
         return StreamingResponse(_lines(rollouts.search(stage, table, text, wanted)),
                                  media_type="application/x-ndjson", headers=HEADERS)
-
-    # ------------------------------------------------------------------------------------------------ SQL
 
     async def _sql(self, asked: dict[str, Any]) -> dict[str, Any]:
         runs, asks = asked.get("runs"), asked.get("question")

@@ -4,7 +4,6 @@ It writes recipes below the directory where it was started, and starts runs with
 """
 
 import re
-import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
@@ -17,13 +16,13 @@ from starlette.routing import Route
 
 from ouroboros.commands.web import drafts, overview
 from ouroboros.commands.web.app import App, listen
+from ouroboros.commands.web.command import command
 from ouroboros.pipeline.check.fields import fields
 from ouroboros.pipeline.results import sweep_view
-from ouroboros.pipeline.store import files, launch
+from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.errors import ConfigError, DataError, OuroError
 from ouroboros.pipeline.store.yaml_aliases import refuse_large
 
-SECONDS = 600  # for a command
 KINDS = {"task": int, "words": list, "field": dict}  # of what a request gives; of others a text
 WORD = re.compile(r"[A-Za-z][\w.]*=.+")  # of a sweep
 RUN = re.compile(  # in what `ouro run --detach` prints
@@ -110,21 +109,12 @@ def _given(asked: dict[str, Any], *names: str) -> list[Any]:
     return found
 
 
-def _command(*words: str) -> subprocess.CompletedProcess:
-    try:
-        return subprocess.run(launch.command("ouroboros", *words), capture_output=True, text=True, check=False,
-                              stdin=subprocess.DEVNULL, timeout=SECONDS,
-                              env=launch.environment())
-    except subprocess.TimeoutExpired as error:
-        raise DataError(f"`ouro {' '.join(words[:2])}` took longer than {SECONDS} seconds.") from error
-
-
 def measured(text: str, file: str) -> dict[str, Any]:
     """Returns what `ouro config check` says of a draft, with samples of data, sizes of models, code and rewards of the
     user: in its own process."""
     with tempfile.TemporaryDirectory() as directory:
         path = drafts.written(text, directory)
-        done = _command("config", "check", f"recipe={path}", "--format", "json")
+        done = command("config", "check", f"recipe={path}", "--format", "json")
         try:
             return drafts.named(done.stdout, path, file)
         except ValueError as error:
@@ -137,7 +127,7 @@ def prompted(text: str, file: str, stage: str, task: int) -> dict[str, Any]:
     it, tokens, and the reward. stage: "" for the first that explores."""
     with tempfile.TemporaryDirectory() as directory:
         path = drafts.written(text, directory)
-        done = _command("debug", "workflow", str(path), "--script", "answer", "--task", str(task),
+        done = command("debug", "workflow", str(path), "--script", "answer", "--task", str(task),
                         *(["--stage", stage] if stage else []))
     said = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip())))
     return {"text": said.replace(str(path), file)}
@@ -147,7 +137,7 @@ def started(file: str, words: list[str]) -> str:
     """Starts `ouro run` in the background, a sweep where there are words `key=a,b`; returns what it printed."""
     if wrong := [word for word in words if not (isinstance(word, str) and WORD.fullmatch(word) and word.isprintable())]:
         raise ConfigError(f"{wrong[0]!r}: needed a setting and its values, key=a,b.")
-    done = _command("run", "--detach", *(["--multirun"] if words else []), f"recipe={file}", *words)
+    done = command("run", "--detach", *(["--multirun"] if words else []), f"recipe={file}", *words)
     if done.returncode:
         raise OuroError((done.stderr.strip() or done.stdout.strip()).removeprefix("ouro: "))
     return "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip())))

@@ -154,6 +154,9 @@ Ouro.address = (run, part, fields) => {
   return `#/run/${run.split("/").map(encodeURIComponent).join("/")}${part ? `/${part}` : ""}${asked ? `?${asked}` : ""}`;
 };
 
+// a link to the rollout of an id: STAGE-HASH/STEP/TASK/RUN
+Ouro.rollout = (run, id) => Ouro.h("a", {href: Ouro.address(run, "rollouts", {stage: id.split("/")[0].replace(/-[0-9a-f]+$/, ""), experience_id: id})}, id);
+
 // links of which one is here: [[label, address, whether it is]]
 Ouro.links = (label, ones) => Ouro.h("p.tabs", {role: "group", "aria-label": label}, ones.map(
   ([name, href, here]) => Ouro.h(here ? "a.here" : "a", {href}, name)));

@@ -21,9 +21,6 @@ OuroParts.sql = (() => {
     place.append(h("h2", null, "SQL"), h("p.note", null, "One question that reads, over the tables of this run: experience, steps, trained, scores, samples, tasks and others. Ctrl-Enter asks."), form, answer);
   }
 
-  // the rollout of an id: STAGE-HASH/STEP/TASK/RUN
-  const linked = (run, id) => h("a", {href: Ouro.address(run, "rollouts", {stage: id.split("/")[0].replace(/-[0-9a-f]+$/, ""), experience_id: id})}, id);
-
   function answered(found, run) {
     const numeric = found.columns.map((_, i) => found.rows.length > 0 && found.rows.every((row) => row[i] === null || typeof row[i] === "number"));
     const place = h("div"), axes = found.columns.map((name, i) => [name, i]).filter(([, i]) => numeric[i]);
@@ -36,7 +33,7 @@ OuroParts.sql = (() => {
     };
     if (axes.length > 1) draw();
     return h("div", null, axes.length > 1 ? h("details", null, h("summary", null, "chart"), h("div.row", null, x, y), place) : null,
-      Ouro.table(found.columns.map((name, i) => [name, (row) => (row[i] === null ? "NULL" : name === "experience_id" ? linked(run, String(row[i])) : typeof row[i] === "object" ? JSON.stringify(row[i]) : String(row[i])), numeric[i] ? "number" : "text"]), found.rows, {csv: "answer.csv"}),
+      Ouro.table(found.columns.map((name, i) => [name, (row) => (row[i] === null ? "NULL" : name === "experience_id" ? Ouro.rollout(run, String(row[i])) : typeof row[i] === "object" ? JSON.stringify(row[i]) : String(row[i])), numeric[i] ? "number" : "text"]), found.rows, {csv: "answer.csv"}),
       h("p.note", null, found.more ? "the first 1,000 rows" : `${found.rows.length} rows`));
   }
 

@@ -4,9 +4,9 @@
 
 const OuroView = (() => {
   const {h} = Ouro, main = document.getElementById("main"), SECONDS = 3;
-  const PARTS = [["", "stages"], ["curves", "curves"], ["scores", "evaluations"], ["rollouts", "rollouts"], ["doctor", "doctor"], ["settings", "settings"], ["logs", "logs"], ["sql", "SQL"]];
+  const PARTS = [["", "stages"], ["curves", "curves"], ["scores", "evaluations"], ["rollouts", "rollouts"], ["doctor", "doctor"], ["rewards", "rewards"], ["settings", "settings"], ["logs", "logs"], ["sql", "SQL"]];
   const FREE = ["runs", "new"];  // not of a single run
-  const SERVED = ["settings", "logs", "sql"];  // not part of an exported page
+  const SERVED = ["rewards", "settings", "logs", "sql"];  // not part of an exported page
   let known = null;
 
   async function show() {
