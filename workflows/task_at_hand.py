@@ -10,6 +10,7 @@ from ouroboros.pipeline.store.errors import DataError
 from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.engines import auxiliary
 from ouroboros.workflows.engines.guided import check_of
+from ouroboros.workflows.environments.verifiers import served
 from ouroboros.workflows.protocol import prompts
 from ouroboros.workflows.protocol.engine import Reply
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
@@ -75,6 +76,10 @@ class TaskAtHand:
     def consulted(self) -> list[Endpoint]:
         """How the chat models of explorer.auxiliary_models are asked; those that are not loaded yet are waited for."""
         return auxiliary.endpoints(self._config)
+
+    def served(self) -> str:
+        """The address of the server of the task's environment (workflows/environments/verifiers.py)."""
+        return served(self.answer, self._config.checkpoint_root_dir, self._config.explorer.max_timeout)
 
     def has_room(self, prompt: list[int]) -> bool:
         """Whether a whole response (model.max_response_tokens) still fits after a prompt."""

@@ -136,6 +136,9 @@ class RemoteTask:
     def has_room(self, prompt: list[int]) -> bool:
         return self._ask("has_room", prompt)
 
+    def served(self) -> str:
+        return self._ask("served")
+
     def _ask(self, method: str, *arguments) -> Any:
         return self._calls.ask(TASK, method, arguments)[1].result()
 

@@ -156,6 +156,11 @@ class TerminalAgent(ToolWorkflow):
         "limit of one command, unless less of the task's own time is left"))
 
 
+class VerifiersWorkflow(Workflow):
+    """The server of an environment of verifiers 0.4 makes the attempt: tasks of verifiers://ENVIRONMENT/TASKSET."""
+    acts_by_itself = True
+
+
 REWARDS = {
     "countdown_reward": CountdownReward, "accuracy_reward": AccuracyReward, "format_reward": FormatReward,
     "confidence_reward": ConfidenceReward,
@@ -168,6 +173,7 @@ WORKFLOWS = {
     "retry_workflow": RetryWorkflow,
     "tool_call_workflow": ToolWorkflow,
     "terminal_agent": TerminalAgent,
+    "verifiers_workflow": VerifiersWorkflow,
     "react_workflow": described(ToolWorkflow, "Thought, Action and Observation as text, until the model answers."),
 }
 
