@@ -4,9 +4,11 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 
 from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.locked import digest, interpreter
 from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.engines import auxiliary
 from ouroboros.workflows.engines.guided import check_of
@@ -80,6 +82,10 @@ class TaskAtHand:
     def served(self) -> str:
         """The address of the server of the task's environment (workflows/environments/verifiers.py)."""
         return served(self.answer, self._config.checkpoint_root_dir, self._config.explorer.max_timeout)
+
+    def python(self, environment: str) -> Path:
+        """The Python of an environment of the project (`ouro env lock`)."""
+        return interpreter(digest(environment), self._config.checkpoint_root_dir)
 
     def has_room(self, prompt: list[int]) -> bool:
         """Whether a whole response (model.max_response_tokens) still fits after a prompt."""

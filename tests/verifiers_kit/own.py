@@ -18,7 +18,7 @@ def evaluated(task, endpoint, root, agents):
     with tempfile.TemporaryDirectory() as place:
         config = Path(place, "run.json")
         config.write_text(json.dumps({
-            "env": truth["config"] | {name: LOCAL for name in agents}, "model": endpoint.model, "push": False,
+            "env": truth["config"] | dict.fromkeys(agents, LOCAL), "model": endpoint.model, "push": False,
             "client": {"type": "eval", "base_url": endpoint.base_url, "api_key_var": "MY_KEY"}, "rich": None,
             "output_dir": place, "sampling": {"temperature": 0},
             "select": {"include": {"idx": [str(truth["task"]["idx"])]}}}))

@@ -38,7 +38,8 @@ GAMES = {  # taskset -> its seats, replies of the policy, rewards worked out by 
 def wheel(source: Path, place: Path) -> Path:
     """A package of one module."""
     name, about = source.stem, f"{source.stem}-0.1.dist-info"
-    parts = {f"{name}.py": source.read_text(), f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n",
+    parts = {f"{name}.py": source.read_text(),
+             f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n",
              f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
     path = place / f"{name}-0.1-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
