@@ -15,6 +15,7 @@ from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError
 
 PLACE, FILE = Path("environments"), "requirements.lock"
 PYTHON = "{}.{}".format(*sys.version_info)
+ARGUMENT = ".workflow_args.locked_environment"
 HEADER = "# ouro env lock, for Python "
 
 
@@ -53,6 +54,12 @@ def interpreter(hashed: str, root: str | Path) -> Path:
         raise DataError(f"{place} does not exist, or is not complete. Run `ouro env install NAME --root {root}` with "
                         f"the environment's name on a machine with a network.")
     return place / "bin" / "python"
+
+
+def installed(name: str, root: str | Path) -> str:
+    """Returns the hash of a lock that is installed. Raises DataError for one that is not."""
+    interpreter(digest(name), root)
+    return digest(name)
 
 
 def install(name: str, root: str | Path, on_wait: Callable[[str], None] = lambda holder: None) -> Path:

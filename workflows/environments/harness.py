@@ -80,9 +80,11 @@ def _pump(source: socket.socket, target: socket.socket, free: threading.Semaphor
         free.release()
 
 
-def harness_agent(task, endpoint: Endpoint, command: str, harness: str | None = None) -> dict[str, float]:
-    """The reward of a Harbor task in which a program works, which `command` starts with its packages."""
-    world = Harnessed(task.python(harness) if harness else None)
+def harness_agent(task, endpoint: Endpoint, command: str, locked_environment: str | None = None
+                  ) -> dict[str, float]:
+    """The reward of a Harbor task in which a program works, which `command` starts. locked_environment: that of its
+    packages."""
+    world = Harnessed(task.python(locked_environment) if locked_environment else None)
     try:
         seen = world.reset(Situation(task.messages, task.answer))
         world.work(command, f"{task.messages[-1]['content']}\n{seen}", endpoint)

@@ -167,7 +167,7 @@ class HarnessAgent(Workflow):
     command: str = Field(description=(
         "what bash runs in the task's directory; INSTRUCTION, MODEL, OPENAI_BASE_URL, OPENAI_API_KEY and those of "
         "Anthropic are its variables"))
-    harness: str | None = Field(None, description=(
+    locked_environment: str | None = Field(None, description=(
         "environment (ouro env lock) whose packages the command sees; null: what it runs is in the task's image"))
 
 
