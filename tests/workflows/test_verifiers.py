@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import zipfile
 from contextlib import chdir
-from pathlib import Path
 
 import pytest
 
@@ -20,6 +18,7 @@ from ouroboros.workflows.single_turn import load_workflow
 from ouroboros.workflows.task_at_hand import TaskAtHand, bound
 from tests.configs import element
 from tests.factories import row
+from tests.wheels import wheel
 from tests.workflows.test_endpoint import EOS, Scripted, tokens
 from tests.workflows.test_retry import rated
 from tests.workflows.test_tool_workflows import TOKENIZER, call
@@ -33,19 +32,6 @@ GAMES = {  # taskset -> its seats, replies of the policy, rewards worked out by 
     "guess-env": (["player"], ["5", "8", "7"], {"found": 1 / 3}),
     "duel-env": (["left", "right"], ["1", "2", "5", "4"], {"left/rounds": 1.0, "right/rounds": 1.0}),
 }
-
-
-def wheel(source: Path, place: Path) -> Path:
-    """A package of one module."""
-    name, about = source.stem, f"{source.stem}-0.1.dist-info"
-    parts = {f"{name}.py": source.read_text(),
-             f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n",
-             f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
-    path = place / f"{name}-0.1-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for part, text in (parts | {f"{about}/RECORD": "".join(f"{one},,\n" for one in parts)}).items():
-            archive.writestr(zipfile.ZipInfo(part), text)  # without a time: the hash is that of the content
-    return path
 
 
 @pytest.fixture(scope="session")
