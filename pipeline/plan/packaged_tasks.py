@@ -17,7 +17,7 @@ from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import Rows
 from ouroboros.pipeline.settings.kinds import SETS
 from ouroboros.pipeline.settings.setting import put, values_of
-from ouroboros.pipeline.store import files, launch, packages
+from ouroboros.pipeline.store import files, launch, locked, packages
 from ouroboros.pipeline.store.digests import MadePath
 from ouroboros.pipeline.store.errors import DataError, OuroError
 
@@ -65,9 +65,13 @@ def _asked(one: Rows) -> Any:
 def _made(one: Rows, root: str) -> MadePath:
     """Returns the file of a set's tasks, which is made if it is not there."""
     package, _, name = _asked(one).partition("://")
-    place = packages.folder(package)
     request = {"package": package, "name": name, "split": one.split, **one.source_args}
-    digest = files.hash_json([request, packages.versions(package)])[:12]
+    if package in packages.LOCKED:
+        place, versions = Path.cwd(), locked.digest(name.partition("/")[0])
+        request["lock"] = [versions, str(locked.interpreter(versions, root))]
+    else:
+        place, versions = packages.folder(package), packages.versions(package)
+    digest = files.hash_json([request, versions])[:12]
     path = Path(root, "store", ".tasks", f"{package}-{name.replace('/', '-')}-{digest}.jsonl")
     if not path.exists():
         files.write_atomic(path, partial(_write, request, place))

@@ -17,6 +17,7 @@ from ouroboros.pipeline.store.files import HOME
 CHOSEN = HOME / "pipeline" / "packages"
 PLACE = Path(".packages")  # below the directory of the project
 FETCHED = "fetched.txt"  # in a package's folder once it is complete: the versions that it has
+LOCKED = ("verifiers",)  # packages whose tasks are those of an environment (pipeline/store/locked.py)
 PIP = ("install", "--quiet", "--no-deps", "--no-build-isolation", "--require-hashes")
 
 
@@ -28,7 +29,7 @@ def names() -> list[str]:
 def package_of(path: object) -> str | None:
     """Returns the package that `NAME://tasks` names; None for any other path."""
     name, separator, _ = str(path).partition("://")
-    return name if separator and name in names() else None
+    return name if separator and name in (*names(), *LOCKED) else None
 
 
 def versions(name: str) -> str:

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
 from operator import index
+from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.store.user_errors import brief
@@ -135,6 +136,12 @@ class RemoteTask:
 
     def has_room(self, prompt: list[int]) -> bool:
         return self._ask("has_room", prompt)
+
+    def served(self) -> str:
+        return self._ask("served")
+
+    def python(self, environment: str) -> Path:
+        return self._ask("python", environment)
 
     def _ask(self, method: str, *arguments) -> Any:
         return self._calls.ask(TASK, method, arguments)[1].result()

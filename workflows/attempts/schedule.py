@@ -306,6 +306,7 @@ class _Place:
         outcome = finished(returned, self.sampling.max_model_len)
         if outcome.status == "ok":
             outcome.own_text, outcome.components = text, components or {}
+            outcome.notes = getattr(components, "notes", {})
             keeps = self.sampling.keeps
             reasons = [_complete(turn, self.said, keeps) for _, turn, _ in outcome.turns] if self.said or keeps else []
             if reason := next(filter(None, reasons), None):

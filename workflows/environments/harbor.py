@@ -17,7 +17,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -55,6 +55,7 @@ class Harbor(Environment):
     idempotent = True  # files are in the attempt's own memory, and there is no network
     _sandbox: Sandbox | None = None
     _written: tempfile.TemporaryDirectory | None = None
+    _mounted: Mapping[str, Path] | None = None  # of a Sandbox
 
     @classmethod
     def check(cls) -> None:
@@ -74,7 +75,8 @@ class Harbor(Environment):
         if image:
             self._task.workdir = os.path.normpath(os.path.join(image.workdir, wanted.environment.workdir))
         self._sandbox = Sandbox(min(wanted.environment.storage_mb or MEGABYTES, MEGABYTES),
-                                wanted.environment.memory_mb, max(wanted.environment.cpus, 1.0), layers, self._user)
+                                wanted.environment.memory_mb, max(wanted.environment.cpus, 1.0), layers, self._user,
+                                mounted=self._mounted)
         self._left = wanted.agent.timeout_sec or math.inf
         if not image:
             self._put([*((None, one) for one in (*DIRECTORIES, self._task.workdir)), *self._task.copies], "/")
@@ -154,7 +156,8 @@ class Harbor(Environment):
         if self._written:
             self._written.cleanup()
 
-    def _run(self, command: list[str], seconds: float, verifies: bool = False, **more: str) -> Ended:
+    def _run(self, command: list[str], seconds: float, verifies: bool = False, descriptors: Sequence[int] = (),
+             **more: str) -> Ended:
         named = {name: os.environ[name] for name in self.settings.environment if name in os.environ}
         known = {"PATH": PATH, "HOME": "/root" if verifies else self._home, "LANG": "C.UTF-8"} | named
         known |= self._variables
@@ -164,7 +167,7 @@ class Harbor(Environment):
         known |= more
         if verifies and known.get("PYTHONPATH"):
             known["PYTHONPATH"] = f"{NO_CUSTOMS}:{known['PYTHONPATH']}"
-        return self._sandbox.run(command, seconds, self._task.workdir, known, verifies)
+        return self._sandbox.run(command, seconds, self._task.workdir, known, verifies, descriptors=descriptors)
 
     def _path(self) -> str:
         return self._variables.get("PATH", PATH)

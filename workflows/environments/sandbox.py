@@ -102,17 +102,23 @@ class Sandbox:
     """The files of one attempt, and commands that see them."""
 
     def __init__(self, storage_mb: float, memory_mb: float | None = None, cpus: float = 1.0,
-                 layers: Sequence[Path] = (), user: int = 0, shown: Sequence[Path] = ()):
+                 layers: Sequence[Path] = (), user: int = 0, shown: Sequence[Path] = (),
+                 mounted: Mapping[str, Path] | None = None):
         """storage_mb: of all files. memory_mb: of all processes of a command together, if that is below the limit of
         this one. cpus: CPU seconds of a process, as a multiple of its command's time. layers: directories of an image,
         the topmost last. user: number that commands see as theirs. shown: without an image, what the holder has below
-        /sys/layers. Raises ConfigError where this machine forbids it."""
+        /sys/layers. mounted: directories of this machine that commands see, read-only, by their paths there; during
+        verification they are not there. Raises ConfigError where this machine forbids it."""
         self._memory, self._cpus, self._as, self._user, self._layers = memory_mb, cpus, rights(), user, len(layers)
         self._read_only: list[str] = []
+        below, mounted = [*shown, *layers], mounted or {}
+        self._mounted = [word for place, path in enumerate(mounted, len(below))
+                         for word in ("--ro-bind", f"/sys/layers/{place}", path)]
         if missing := [name for name in TOOLS if not shutil.which(name)]:
             raise ConfigError(f"there is no {missing[0]} on PATH. {NEEDED}")
         self._holder = subprocess.Popen(
-            [*apart([*shown, *layers]), "sh", "-c", HOLD, "sh", str(int(storage_mb)), str(FILES), self._overlay()],
+            [*apart([*below, *mounted.values()]), "sh", "-c", HOLD, "sh", str(int(storage_mb)), str(FILES),
+             self._overlay()],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # its end is that of the holder
         found = _drain(self._holder.stdout, START_SECONDS, until=b"\n").strip()
         if found != b"ready":
@@ -123,10 +129,12 @@ class Sandbox:
             raise ConfigError(f"the memory of an attempt cannot be watched: {reason}. Root needs CAP_SYS_PTRACE.")
 
     def run(self, command: Sequence[str], seconds: float, cwd: str = "/", variables: Mapping[str, str] | None = None,
-            verifies: bool = False, stdin: IO | int = subprocess.DEVNULL) -> Ended:
-        """Runs a command and ends everything that it started. verifies: whether it sees /tests and /logs."""
+            verifies: bool = False, stdin: IO | int = subprocess.DEVNULL, descriptors: Sequence[int] = ()) -> Ended:
+        """Runs a command and ends everything that it started. verifies: whether it sees /tests and /logs. descriptors:
+        that it inherits."""
         end = time.monotonic() + seconds
-        with self.started(command, seconds, cwd, variables or {}, verifies, stdin) as (process, beyond):
+        with self.started(command, seconds, cwd, variables or {}, verifies, stdin, descriptors
+                          ) as (process, beyond):
             output, code = _drain(process.stdout, seconds), None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(max(end - time.monotonic(), 0))
@@ -138,13 +146,14 @@ class Sandbox:
 
     @contextlib.contextmanager
     def started(self, command: Sequence[str], seconds: float, cwd: str, variables: Mapping[str, str], verifies: bool,
-                stdin: IO | int) -> Iterator[tuple[subprocess.Popen, Any]]:
+                stdin: IO | int, descriptors: Sequence[int] = ()) -> Iterator[tuple[subprocess.Popen, Any]]:
         """A command of `run` while the block runs, and what `memory.Namespace.watched` yields."""
         about, write = os.pipe()
         with open(about) as about, subprocess.Popen(
                 [*self._inside(), *self._confined(variables, verifies), "--info-fd", str(write), "--", *INIT, cwd,
                  *self._limited(seconds), *command],
-                stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=[write]) as process:
+                stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                pass_fds=[write, *descriptors]) as process:
             os.close(write)
             with memory.Namespace(about) as inside, inside.watched(self._most()) as beyond:
                 try:
@@ -204,7 +213,8 @@ class Sandbox:
         seen = self._read_only if self._layers else [
             word for path in READ_ONLY if os.path.exists(path) for word in ("--ro-bind", path, path)]
         return ["--bind", "/sys/root", "/", *seen, "--proc", "/proc", "--dev", "/dev",
-                "--bind", "/sys/own/shm", "/dev/shm", "--remount-ro", "/dev", *(VERIFIER if verifies else AGENT)]
+                "--bind", "/sys/own/shm", "/dev/shm", "--remount-ro", "/dev",
+                *(VERIFIER if verifies else (*AGENT, *self._mounted))]
 
     def _confined(self, variables: Mapping[str, str], verifies: bool) -> list[str]:
         user = "0" if verifies else str(self._user)

@@ -156,6 +156,21 @@ class TerminalAgent(ToolWorkflow):
         "limit of one command, unless less of the task's own time is left"))
 
 
+class VerifiersWorkflow(Workflow):
+    """The server of an environment of verifiers 0.4 makes the attempt: tasks of verifiers://ENVIRONMENT/TASKSET."""
+    acts_by_itself = True
+
+
+class HarnessAgent(Workflow):
+    """A program, such as a coding agent, works in a task of Harbor and asks the policy by HTTP."""
+    acts_by_itself = True
+    command: str = Field(description=(
+        "what bash runs in the task's directory; INSTRUCTION, MODEL, OPENAI_BASE_URL, OPENAI_API_KEY and those of "
+        "Anthropic are its variables"))
+    locked_environment: str | None = Field(None, description=(
+        "environment (ouro env lock) whose packages the command sees; null: what it runs is in the task's image"))
+
+
 REWARDS = {
     "countdown_reward": CountdownReward, "accuracy_reward": AccuracyReward, "format_reward": FormatReward,
     "confidence_reward": ConfidenceReward,
@@ -168,6 +183,8 @@ WORKFLOWS = {
     "retry_workflow": RetryWorkflow,
     "tool_call_workflow": ToolWorkflow,
     "terminal_agent": TerminalAgent,
+    "verifiers_workflow": VerifiersWorkflow,
+    "harness_agent": HarnessAgent,
     "react_workflow": described(ToolWorkflow, "Thought, Action and Observation as text, until the model answers."),
 }
 

@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem, get_completion_class, shell_c
 
 from ouroboros.commands.agent_commands import debug, serve
 from ouroboros.commands.config_commands import OVERRIDES, PATH, config, import_, stages
+from ouroboros.commands.environment_commands import env
 from ouroboros.commands.process_commands import logs, status, stop, timeline
 from ouroboros.commands.result_commands import compare, doctor, replay, report, reward, sql, tree
 from ouroboros.commands.store_commands import evaluate, export, fetch, gc, note, studio, verify, view, weights
@@ -214,8 +215,8 @@ def completion(shell):
 
 
 for command in (init, studio, run, status, logs, stop, view, note, doctor, sql, report, timeline, compare, tree,
-                replay, reward, weights, export, evaluate, serve, debug, verify, fetch, gc, config, import_, stages,
-                completion):
+                replay, reward, weights, export, evaluate, serve, debug, verify, fetch, env, gc, config, import_,
+                stages, completion):
     ouro.add_command(command)
 ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 
