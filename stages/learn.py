@@ -280,7 +280,7 @@ class Trainer:
             self._wait(step)
         batch = self.reader.finish()
         self.context.activity.now("trains", f"step {step}")
-        if self.estimates.needed:
+        if not self.is_ahead:
             self.estimates.add(batch.rollouts)
             batch = self.source.with_advantages(batch)
         if step < self.last:
@@ -310,7 +310,12 @@ class Trainer:
     def _prepare(self, step: int) -> Batch:
         """Runs in the background: the whole batch, or the part that needs no model forward."""
         batch = self.source.cut(step)
-        return batch if self.estimates.needed else self.source.with_advantages(batch)
+        return self.source.with_advantages(batch) if self.is_ahead else batch
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the next batch gets its advantages while a step is computed: they depend on rows alone."""
+        return not (self.estimates.needed or self.algorithm.keeps_state)
 
     def _write(self, rows: list[records.Trained], step: records.Step) -> None:
         """Writes the tables of a step, `steps` last: the parent reports a step when that file exists."""
