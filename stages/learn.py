@@ -49,6 +49,7 @@ from ouroboros.stages.learner.reference import References
 from ouroboros.stages.learner.saving import Deadline, Saving
 from ouroboros.stages.learner.scorer import Scorer
 from ouroboros.stages.learner.separation import prove_critic, prove_policy, prove_teacher
+from ouroboros.stages.learner.served_teacher import ServedTeacher
 from ouroboros.stages.learner.steps import Steps
 from ouroboros.stages.learner.teacher import Teacher
 from ouroboros.workflows.protocol.hugging_face import import_light
@@ -132,8 +133,10 @@ class Trainer:
             prove_critic(critic, config, self.text)
         teacher = None
         if "teacher" in context.inputs:
-            teacher = Teacher(context, self.model, self.process)
-            prove_teacher(teacher, config, self.text)
+            served = config.model.teacher_url is not None
+            teacher = (ServedTeacher if served else Teacher)(context, self.model, self.process)
+            if not served:
+                prove_teacher(teacher, config, self.text)
         return Estimates(self.actor, references, critic, teacher, asked)
 
     def _keep_way(self, way: Way, former: str | None) -> None:
