@@ -7,7 +7,7 @@ import pytest
 from ouroboros.operators.worlds.kuhn import DEALS, SETS, VALUE, exploitability, value, winnings
 from ouroboros.pipeline.store import records
 from ouroboros.pipeline.store.errors import StageError
-from ouroboros.workflows.kuhn import kuhn
+from ouroboros.workflows.environments.kuhn import kuhn
 from ouroboros.workflows.protocol.engine import Reply
 from ouroboros.workflows.protocol.outcomes import Outcome
 from ouroboros.workflows.protocol.roles import keep, reward_of, settle

@@ -2,11 +2,11 @@
 
 from ouroboros.operators.worlds.kuhn import ROLES, winnings
 from ouroboros.workflows.protocol.trajectory import Attempt, Trajectory
-from ouroboros.workflows.task_at_hand import TaskAtHand
 
 
-def kuhn(prompt: list[int], task: TaskAtHand) -> Attempt:
-    """One hand; the task's truth is the deal. A reply that begins with b bets or calls, any other checks or folds."""
+def kuhn(prompt: list[int], task) -> Attempt:
+    """One hand. task: a TaskAtHand whose truth is the deal. A reply that begins with b bets or calls, any other checks
+    or folds."""
     turns, history = [], ""
     while (won := winnings(task.answer, history)) is None:
         seat = len(history) % 2
