@@ -83,6 +83,8 @@ class Algorithm:
             self.strategy, self.query = chosen_strategy(self.settings)
             refuse_parameters(self.settings, "advantage_fn")
             self.advantage = chosen_advantage(self.settings.advantage_fn, self.settings.advantage_fn_args)
+        # whether advantages depend on those of the batches before
+        self.keeps_state = on_rollouts and getattr(self.advantage, "keeps_state", False)
         of_pairs = "seq-mean-token-mean" if self.settings.on_pairs else None  # for a user's loss; ours have their own
         self.aggregation = self.settings.loss_agg_mode or of_pairs or self.declared.aggregation
         # a constant, as the mode requires: the longest response would differ between batches
@@ -127,7 +129,7 @@ class Algorithm:
     def advantages(self, batch: pa.Table) -> pa.Table:
         """A table of experience_id and advantage (operators/advantages) of the rows of a batch, whose rewards are
         weighed and penalised already. A row that it leaves out is not trained on."""
-        return self.advantage(batch)
+        return self.advantage(batch, *[self.state] * self.keeps_state)
 
     def choose(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
         """Which tokens teach, over the whole batch: columns [N] that `loss` reads, by name.

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from ouroboros.operators.digits import digits
 from ouroboros.operators.worlds.folder import folder
 from ouroboros.operators.worlds.frozen_lake import frozen_lake
+from ouroboros.operators.worlds.kuhn import kuhn
 from ouroboros.operators.worlds.shop import shop
 from ouroboros.operators.worlds.sudoku import sudoku
 from ouroboros.operators.worlds.terminal import terminal
@@ -260,4 +261,5 @@ def sums(seed: int, tasks: int, terms=SUMS.terms, low=SUMS.low, high=SUMS.high) 
 
 
 GENERATORS = {"countdown": countdown, "products": products, "sums": sums, "digits": digits,
-              "folder": folder, "frozen_lake": frozen_lake, "shop": shop, "sudoku": sudoku, "terminal": terminal}
+              "folder": folder, "frozen_lake": frozen_lake, "kuhn": kuhn, "shop": shop, "sudoku": sudoku,
+              "terminal": terminal}

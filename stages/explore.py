@@ -37,6 +37,7 @@ from ouroboros.workflows.protocol.engine import STOP_TEXT, Engine
 from ouroboros.workflows.protocol.hugging_face import import_light
 from ouroboros.workflows.protocol.outcomes import Call, Outcome, check_failures
 from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer, prompt_hash
+from ouroboros.workflows.protocol.roles import reward_of
 from ouroboros.workflows.protocol.trajectory import Trajectory
 from ouroboros.workflows.rewards import Rewards
 
@@ -207,6 +208,8 @@ class Explorer:
         own = prompt != self.prompts.tokens[task]
         version = self._oldest(done and done.versions)
         name = attempt if turn is None else f"{attempt}/{turn}"
+        role = done.role if done else None
+        reward, components = reward_of(outcome, role)
         if done and done.experts is not None:
             self.routings[name] = done.experts
         return records.Experience(
@@ -218,8 +221,8 @@ class Explorer:
             prompt=self.tokenizer.decode(prompt) if own else self.prompts.texts[task], response=response,
             prompt_tokens=prompt,
             response_tokens=done.response_tokens if done else [], rollout_logprobs=done.logprobs if done else [],
-            action_mask=done.action_mask if done else [], reward=outcome.reward,
-            reward_components=list(outcome.components.items()), accuracy=outcome.accuracy, status=outcome.status,
+            action_mask=done.action_mask if done else [], reward=reward,
+            reward_components=list(components.items()), accuracy=outcome.accuracy, status=outcome.status,
             reason=outcome.reason, finish_reason=done.finish_reason if done else None,
             weights_version=version, weights_hash=self.weights.hashes[version], config_hash=self.context.identity,
             prompt_hash=prompt_hash(prompt) if own else self.prompts.hashes[task], commit=commit(),
@@ -231,7 +234,7 @@ class Explorer:
             weights_versions=done.versions if done else None, min_p=sampling.min_p,
             kept_tokens=done.kept.lists() if done and done.kept else None,
             token_rewards=outcome.token_rewards if done is outcome.trajectory else None,
-            watch_reward=self.watched.get(attempt), pictures=self.prompts.tasks[task].pictures,
+            watch_reward=self.watched.get(attempt), pictures=self.prompts.tasks[task].pictures, role=role,
         )
 
     def _oldest(self, sampled: list[int | None] | None) -> int:

@@ -49,6 +49,7 @@ from ouroboros.stages.learner.reference import References
 from ouroboros.stages.learner.saving import Deadline, Saving
 from ouroboros.stages.learner.scorer import Scorer
 from ouroboros.stages.learner.separation import prove_critic, prove_policy, prove_teacher
+from ouroboros.stages.learner.served_teacher import ServedTeacher
 from ouroboros.stages.learner.steps import Steps
 from ouroboros.stages.learner.teacher import Teacher
 from ouroboros.workflows.protocol.hugging_face import import_light
@@ -132,8 +133,10 @@ class Trainer:
             prove_critic(critic, config, self.text)
         teacher = None
         if "teacher" in context.inputs:
-            teacher = Teacher(context, self.model, self.process)
-            prove_teacher(teacher, config, self.text)
+            served = config.model.teacher_url is not None
+            teacher = (ServedTeacher if served else Teacher)(context, self.model, self.process)
+            if not served:
+                prove_teacher(teacher, config, self.text)
         return Estimates(self.actor, references, critic, teacher, asked)
 
     def _keep_way(self, way: Way, former: str | None) -> None:
@@ -280,7 +283,7 @@ class Trainer:
             self._wait(step)
         batch = self.reader.finish()
         self.context.activity.now("trains", f"step {step}")
-        if self.estimates.needed:
+        if not self.is_ahead:
             self.estimates.add(batch.rollouts)
             batch = self.source.with_advantages(batch)
         if step < self.last:
@@ -310,7 +313,12 @@ class Trainer:
     def _prepare(self, step: int) -> Batch:
         """Runs in the background: the whole batch, or the part that needs no model forward."""
         batch = self.source.cut(step)
-        return batch if self.estimates.needed else self.source.with_advantages(batch)
+        return self.source.with_advantages(batch) if self.is_ahead else batch
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the next batch gets its advantages while a step is computed: they depend on rows alone."""
+        return not (self.estimates.needed or self.algorithm.keeps_state)
 
     def _write(self, rows: list[records.Trained], step: records.Step) -> None:
         """Writes the tables of a step, `steps` last: the parent reports a step when that file exists."""

@@ -26,11 +26,17 @@ def talks(task, endpoint, turns=3):
     return reply.choices[0].message.content
 
 
-def plays(task, endpoint, systems):
-    """A call of each player, by its system prompt."""
-    for system in systems:
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": "1+1"}]
-        client(endpoint).chat.completions.create(model=endpoint.model, messages=messages)
+def plays(task, endpoint, by):
+    """Two players, known by their keys, a header, both, or with the header of the other."""
+    header = {"white": "black", "black": "white"} if by == "two" else {"white": "white", "black": "black"}
+    said = [{"role": "user", "content": "1+1"}]
+    for role in ("white", "black", "white"):
+        reply = client(endpoint if by == "header" else endpoint.of_role(role)).chat.completions.create(
+            model=endpoint.model, messages=said if role == "white" else said[:1],
+            extra_headers={} if by == "key" else {"X-Ouroboros-Role": header[role]})
+        if len(said) == 1:
+            said += [reply.choices[0].message, {"role": "user", "content": "and"}]
+    return {"white": 1, "black": -1}
 
 
 def returns(task, endpoint, found="2", prompt="1+1"):

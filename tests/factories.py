@@ -52,7 +52,8 @@ BATCH_TYPES = {
     "reward_components": pa.map_(pa.string(), pa.float64()),
     "rollout_logprobs": pa.list_(pa.float32()), "run_index": pa.int32(), "state_hash": pa.string(),
     "step_reward": pa.float64(), "teacher_logprobs": pa.list_(pa.float32()), "token_rewards": pa.list_(pa.float64()),
-    "turn": pa.int32(), "values": pa.list_(pa.float64()),
+    "turn": pa.int32(), "values": pa.list_(pa.float64()), "is_candidate": pa.bool_(), "position": pa.int64(),
+    "role": pa.string(), "taskset": pa.string(), "use_count": pa.int32(),
 }
 
 

@@ -1,6 +1,7 @@
 """Which rows of a batch are one attempt: an attempt of several turns may be several rows, in the order of its turns.
 
-Advantages that compare rewards count an attempt once, and returns run through all of its rows.
+Advantages that compare rewards count an attempt once, and returns run through all of its rows. Each player of an
+attempt of several has another group, and counts as an attempt.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from ouroboros.operators.advantages.query import require
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.lazy import np, pa
 
-KEYS = (("position",), ("group_id", "run_index"))  # either names an attempt; without both, each row is one
+KEYS = (("position", "group_id"), ("position",), ("group_id", "run_index"))  # each names an attempt; else a row is one
 
 
 @dataclass(frozen=True)

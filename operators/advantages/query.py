@@ -18,7 +18,8 @@ MADE_BY = {
     "token_rewards": f"{EXPLORER}, with a reward function that rewards single tokens",
     "values": f"the critic of {TRAINER}",
     "teacher_logprobs": f"{TRAINER}, with a teacher model",
-    **dict.fromkeys(("old_logprobs", "entropies", "mean_scores"), f"{TRAINER}, before it asks for advantages"),
+    **dict.fromkeys(("old_logprobs", "entropies", "mean_scores", "is_candidate", "use_count"),
+                    f"{TRAINER}, before it asks for advantages"),
 }
 
 

@@ -23,7 +23,7 @@ from ouroboros.pipeline.check.model_size import Size, Sizes, named
 from ouroboros.pipeline.check.workload import Disk, disk, workload
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
-from ouroboros.pipeline.settings.config import Config, resolve_dtype
+from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
 from ouroboros.pipeline.settings.model import TEACHER, Model
 from ouroboros.pipeline.settings.trainer import must_overlap
 from ouroboros.pipeline.store.errors import Problem
@@ -49,10 +49,11 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
     if size is None:
         return found, None
     element, taught = element_bytes(config, gpus), sizes.of(teacher) if teacher and gpus.any else None
+    copied = taught if config.model.teacher_url is None else None
     if gpus.gib:
         found["warnings" if config.ignore_validator_suggestions else "problems"] += [
             *beyond_memory(size, config, gpus, judge_bytes(config, gpus, sizes)),
-            teacher_problem(taught, size, config, element, gpus.gib) if taught else None]
+            teacher_problem(copied, size, config, element, gpus.gib) if copied else None]
     found["problems"].append(tiles_problem(size, config))
     taken, trained = disk(config, size, element), adapter_words(size, config)
     facts += [*([("LoRA", trained)] if trained else []), *described(size, config, gpus),
@@ -289,7 +290,12 @@ def teacher_problem(teacher: Size, policy: Size, config: Config, element: int, g
 
 
 def teacher_words(teacher: Size, config: Config, element: int) -> str:
-    """Describes the cost of a teacher, for the plan."""
+    """Describes the cost of a teacher, for the plan. On a server: as computed by vLLM, the logits of a prompt and, in
+    float32, they and their log-probs."""
+    if config.model.teacher_url is not None:
+        logits = (element + 8) * longest_sequence(config.model) * teacher.vocabulary / GIB
+        return (f"asked at model.teacher_url; that server needs up to {logits:.1f} GiB for the logits of a prompt, "
+                f"besides weights of {element * teacher.parameters / GIB:.1f} GiB, and is not counted here")
     size = element * teacher.parameters / GIB
     return (f"{size:.1f} GiB in host memory for each of {config.trainer.ranks} rank(s); on the GPU while it "
             f"scores: about {scoring(teacher, config, element) / GIB:.1f} GiB")

@@ -185,6 +185,8 @@ class Explorer(Section):
         False, "answers in progress go on under the next explorer step's weights, as soon as these are published; "
                "mode=both, or mode=colocate with trainer.overlap=true, and synchronizer.sync_offset of at least 1 or "
                "sync_style=trainer_driven. Depends on time")
+    trained_roles: list[str] = setting([], "players whose rows are kept and trained, in attempts of several; empty: "
+                                           "all")
     max_timeout: float | None = setting(
         None, "time for the code of a workflow in one attempt, or of a reward function in one call, after which the "
               "attempt has failed, seconds; null: none", ge=0.1, le=LONGEST, how=True)

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from ouroboros.pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABLE, is_address, is_variable
 from ouroboros.pipeline.settings.kinds import REWRITING
 from ouroboros.pipeline.settings.lora import WHOLE
 from ouroboros.pipeline.settings.setting import Section, rule, section, setting
+from ouroboros.pipeline.settings.truncation import is_truncated
 from ouroboros.pipeline.store.errors import Problem
 
 # rope_type -> what rope_scaling needs besides it; dynamic is absent: engine and trainer stretch it by different lengths
@@ -93,6 +95,12 @@ class Model(Section):
     teacher_model_path: str | None = setting(None, "what on_policy_distill, jsd and gkd learn from: directory or hub "
                                              "id of a model with the policy's tokenizer, or the name of a stage above "
                                              "that trains")
+    teacher_url: str | None = setting(
+        None, "address, up to and with /v1, of a server that has the teacher and gives log-probs of prompts, as vLLM's "
+              "does, in place of a copy in the host memory of each rank; null: a copy", how=True)
+    teacher_name: str | None = setting(None, "name of the teacher on that server; null: its directory", how=True)
+    teacher_key_env: str | None = setting(None, "environment variable with the API key of that server; null: it needs "
+                                                "none", how=True)
     init: Init = section(Init)
     rope_scaling: dict[str, Any] | None = setting(
         None, "rotary scaling written into the model's config.json for trainer and engine, such as {rope_type: yarn, "
@@ -178,6 +186,22 @@ class Model(Section):
                 yield Problem(f"rope_scaling.{name}", "needed a number above 0.", found=value)
             if name == "original_max_position_embeddings" and not (type(value) is int and value > 0):
                 yield Problem(f"rope_scaling.{name}", "needed a whole number of tokens above 0.", found=value)
+
+    @rule
+    def _served_teacher(self):
+        if self.teacher_url is None:
+            return
+        if not is_address(self.teacher_url):
+            yield Problem("teacher_url", f"{NEEDED_ADDRESS}.", found=self.teacher_url)
+        if self.teacher_key_env is not None and not is_variable(self.teacher_key_env):
+            yield Problem("teacher_key_env", f"{NEEDED_VARIABLE}.")
+        if not self.teacher_model_path:
+            yield Problem("teacher_url", "without teacher_model_path, whose tokens and content are compared.",
+                          "Set it to the directory that the server has.", found=self.teacher_url)
+        if self.temperature != 1 or is_truncated(self.top_p, self.top_k, self.min_p):
+            yield Problem("teacher_url", "gives log-probs of all tokens at temperature 1, and the policy is sampled "
+                          "otherwise.", "Set temperature=1, top_p=1, top_k=-1 and min_p=0, or leave it out.",
+                          found=self.teacher_url)
 
     @rule
     def _one_adapter(self):

@@ -40,6 +40,8 @@ class Call:
                                              "those above were used; null: none", later=True, default=None)
     weights_versions: list[int] | None = column(
         TOKENS, "weights_version of each token [R]; null without partial_rollout", later=True, default=None)
+    role: str | None = column(pa.string(), "player that asked the endpoint; null: the attempt has no roles", later=True,
+                              default=None)
 
 
 @dataclass(slots=True)

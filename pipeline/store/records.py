@@ -37,7 +37,8 @@ class Experience:
     """One response of a model to a task, with everything needed to reproduce it. Never rewritten.
 
     An attempt of several turns is several rows, from a workflow that returns its turns; they share the columns on the
-    attempt: slot, group, run, reward and its components, accuracy, status, seed.
+    attempt: slot, group, run, accuracy, status, seed, and reward with its components, which are of a role where there
+    are roles.
     """
 
     experience_id: str = column(pa.string(), "stage/group_id/run index, and /turn where the workflow returned turns: "
@@ -50,7 +51,7 @@ class Experience:
                                    "trained")
     task_id: str = column(pa.string(), "task that was answered")
     group_id: str = column(pa.string(), "step/task index, of a fresh task step/task index.round: the rows that one "
-                                       "group advantage compares")
+                                       "group advantage compares, those of a role with each other")
     run_index: int = column(pa.int32(), "which repeat of the task, from 0; repeat_times: the greedy response")
     resample_round: int = column(pa.int32(), "round of fresh tasks, from 1, that asked it, where groups without "
                                              "variance are replaced (max_resample_rounds); else 0")
@@ -109,6 +110,8 @@ class Experience:
         pa.float64(), "what explorer.watch gives the attempt, by which nothing is trained; null: not in its sample, or "
         "failed", later=True, default=None)
     pictures: list[str] | None = column(pa.list_(pa.string()), PICTURES, later=True, default=None)
+    role: str | None = column(pa.string(), "player whose row and reward it is, in an attempt of several; null: the "
+                                           "attempt has no roles", later=True, default=None)
 
 
 @dataclass(slots=True)

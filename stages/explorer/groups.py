@@ -26,6 +26,7 @@ from ouroboros.workflows.attempts.recording import Journal
 from ouroboros.workflows.attempts.schedule import roll_out
 from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.outcomes import Outcome, Sampling, decode
+from ouroboros.workflows.protocol.roles import keep
 from ouroboros.workflows.protocol.seeds import base_seed, request_seed
 from ouroboros.workflows.rewards import add_own_rewards
 
@@ -98,6 +99,7 @@ class Groups:
             [self.prompts.pictures[group.task] for group, _, _ in each])
         self.rollout_seconds += time.perf_counter() - begin
         self.tail_seconds += tail(ends)
+        keep(outcomes, self.config.explorer.trained_roles)
         taken = first.take(outcomes)
         self._reward([group for group, _, _ in each], outcomes)
         made = []

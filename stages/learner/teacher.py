@@ -6,6 +6,7 @@ every optimizer step. It is not sharded: each rank scores its share of the rows.
 `teacher`, where a loss reads them with those of its likeliest tokens among the policy's.
 """
 
+from abc import abstractmethod
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,27 +28,19 @@ from ouroboros.workflows.protocol.hugging_face import read_config
 from ouroboros.workflows.protocol.prompts import read_tokenizer
 
 
-class Teacher(FixedScores):
-    """The column `teacher_logprobs` [R], at the policy's sampling temperature."""
+class TeacherScores(FixedScores):
+    """The column `teacher_logprobs` [R], at the policy's sampling temperature, by `logprobs` of a subclass."""
 
     def __init__(self, context: Context, student: Path, process: Process):
         """student: Hugging Face directory of the policy. The teacher is the input `teacher` of the stage.
 
-        Raises ModelError when teacher and policy disagree on token ids.
+        Raises ModelError when teacher and policy disagree on token ids, or its positions are too few.
         """
         config, model = context.config, model_directory(context.inputs["teacher"])
         trust = config.model.trust_remote_code
         own, policys = (read_tokenizer(place, trust).get_vocab() for place in (model, student))
         refuse_other_vocabulary(own, policys, model)
-        self.process, self.budget = process, config.trainer.max_token_len_per_gpu
-        dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
-        longest = longest_sequence(config.model)
-        self.policy = policy.load(model, process.device.type, dtype, config.trainer, config.model.temperature, longest,
-                                  trust, sequence=process.sequence)
-        self.policy.requires_grad_(False).eval()
-        for buffer in self.policy.buffers():  # small enough to stay
-            buffer.data = buffer.data.to(process.device)
-        self.settings = self.policy.model.config.get_text_config()
+        self.settings, longest = read_config(model, trust).get_text_config(), longest_sequence(config.model)
         room = getattr(self.settings, "max_position_embeddings", longest)
         if room < longest:
             raise ModelError(f"model.teacher_model_path={model} has room for {room} tokens (max_position_embeddings), "
@@ -59,10 +52,38 @@ class Teacher(FixedScores):
         super().__init__(context, partial(weights_hash, model), process, self.logprobs, "teacher", "teacher_logprobs",
                          min(asked, self.among))
 
+    @abstractmethod
     def logprobs(self, rows: list[Row]) -> list[np.ndarray]:
         """Log-prob of each action token under the teacher, [N] for each row, or with tops as FixedScores has it.
         Collective."""
-        self._refuse_unknown_tokens(rows)
+
+    def refuse_unknown_tokens(self, rows: list[Row]) -> None:
+        """Raises DataError for ids beyond the teacher's embedding; a policy may sample unused ids of its own."""
+        highest = max(max(row.tokens) for row in rows)
+        highest = max([highest, *(int(row.kept.ids.max(initial=0)) for row in rows if row.kept)])
+        if highest >= self.settings.vocab_size:
+            raise DataError(f"the policy sampled token id {highest}, and the teacher's embedding has "
+                            f"{self.settings.vocab_size} entries: it cannot score that row. Take a teacher whose "
+                            "vocab_size (config.json) is at least the policy's.")
+
+
+class Teacher(TeacherScores):
+    """A teacher in host memory."""
+
+    def __init__(self, context: Context, student: Path, process: Process):
+        config, model = context.config, model_directory(context.inputs["teacher"])
+        self.process, self.budget = process, config.trainer.max_token_len_per_gpu
+        dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
+        super().__init__(context, student, process)
+        self.policy = policy.load(model, process.device.type, dtype, config.trainer, config.model.temperature,
+                                  longest_sequence(config.model), config.model.trust_remote_code,
+                                  sequence=process.sequence)
+        self.policy.requires_grad_(False).eval()
+        for buffer in self.policy.buffers():  # small enough to stay
+            buffer.data = buffer.data.to(process.device)
+
+    def logprobs(self, rows: list[Row]) -> list[np.ndarray]:
+        self.refuse_unknown_tokens(rows)
         with torch.no_grad(), self.on_device():
             return self.process.score_rows(rows, self.budget, self._outputs, self.policy.way.fill)
 
@@ -84,15 +105,6 @@ class Teacher(FixedScores):
         yield
         for parameter, host in zip(parameters, hosts, strict=True):
             parameter.data = host
-
-    def _refuse_unknown_tokens(self, rows: list[Row]) -> None:
-        """Raises DataError for ids beyond the teacher's embedding; a policy may sample its own unused ids."""
-        highest = max(max(row.tokens) for row in rows)
-        highest = max([highest, *(int(row.kept.ids.max(initial=0)) for row in rows if row.kept)])
-        if highest >= self.settings.vocab_size:
-            raise DataError(f"the policy sampled token id {highest}, and the teacher's embedding has "
-                            f"{self.settings.vocab_size} entries: it cannot score that row. Take a teacher whose "
-                            "vocab_size (config.json) is at least the policy's.")
 
 
 def refuse_other_vocabulary(teacher: dict[str, int], student: dict[str, int], path: Path) -> None:

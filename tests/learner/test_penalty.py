@@ -24,7 +24,8 @@ def table(kls: list[list[float]], **columns: list) -> pa.Table:
     """Rows whose tokens are k1 = kls away from the reference, each an attempt of its own unless `position` says so."""
     count = len(kls)
     plain = {"reward": [1.0] * count, "step_reward": [None] * count, "action_mask": [[1] * len(kl) for kl in kls],
-             "old_logprobs": [[-0.5] * len(kl) for kl in kls], "turn": [0] * count}
+             "old_logprobs": [[-0.5] * len(kl) for kl in kls], "turn": [0] * count, "taskset": [""] * count,
+             "role": [""] * count, "use_count": [0] * count}
     made = advantage_batch(**plain | {name: values for name, values in columns.items()
                                       if name not in ("position", "is_candidate")})
     made = made.append_column("position", pa.array(columns.get("position", list(range(count))), pa.int64()))

@@ -401,3 +401,20 @@ def test_a_component_that_a_batch_lacks_adds_nothing_and_is_told_once(stage, cap
     for step in (1, 2):
         assert [one.columns["advantages"] for one in batch_of(source, step).rows] == pytest.approx([1, 0, 1, 0.5])
     assert [one.args[0] for one in caplog.records if one.levelname == "WARNING"] == ["rare"]
+
+
+def test_players_of_an_attempt_are_compared_by_role(stage):
+    """Two attempts at each of two tasks, a row of each player. First's rewards at the first task 3 and 1, second's -3
+    and 5: less the means of their roles 1, -1 and -4, 4. Over all four rows the mean would be 1.5."""
+    context = stage("algorithm.advantage_fn=dr_grpo")
+    explore(context, 1, [3.0, 1.0, 0.0, 0.0])
+    path = tables.step_file(context.directory, "experience", 1)
+    rows = [replace(records.Experience(**one), role="first")
+            for one in tables.read(path, records.Experience).to_pylist()]
+    others = [replace(one, experience_id=f"{one.experience_id}/1", turn=1, role="second", reward=reward)
+              for one, reward in zip(rows, (-3.0, 5.0, 0.0, 1.0), strict=True)]
+    tables.write(path, records.Experience, [*rows, *others])
+    found = batch_of(Rollouts(context), 1)
+    assert {row.id: row.columns["advantages"] for row in found.rows} == {
+        "1/0": 1.0, "1/1": -1.0, "1/2": 0.0, "1/3": 0.0, "1/0/1": -4.0, "1/1/1": 4.0, "1/2/1": -0.5, "1/3/1": 0.5}
+    assert (found.metrics.zero_variance_groups, found.metrics.reward) == (1, 7 / 8)

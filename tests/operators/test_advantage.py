@@ -27,6 +27,7 @@ NEEDS = {
     "reinforceplusplus": ("action_mask", "reward"),
     "reinforceplusplus_baseline": ("action_mask", "group_id", "reward"),
     "remax": ("action_mask", "baseline_reward", "reward"),
+    "rae": ("position", "taskset", "role", "is_candidate", "use_count", "reward"),
     "rlcr": ("group_id", "reward_components"),
     "step_wise_grpo": ("group_id", "run_index", "turn", "reward"),
 }
@@ -41,6 +42,8 @@ def random_batch(rows: int, seed: int) -> pa.Table:
         return [(-source.exponential(size=len(mask))).tolist() for mask in masks]
 
     return advantage_batch(
+        position=[i // 2 for i in range(rows)], taskset=["t"] * rows, role=["a", "a", "b", "b"] * (rows // 4),
+        is_candidate=[True] * rows, use_count=[0] * rows,
         group_id=[f"g{i // 4}" for i in range(rows)], run_index=[i % 4 // 2 for i in range(rows)],
         turn=[i % 2 for i in range(rows)], reward=(10 + source.normal(size=rows)).tolist(), action_mask=masks,
         reward_components=[[("accuracy", float(source.integers(2))), ("confidence", source.random())]

@@ -62,7 +62,8 @@ def test_losses_of_mixed_batches_are_those_that_ask_who_gave_a_row():
 
 
 def test_advantages_that_compare_are_all_but_these():
-    assert {*ADVANTAGES} - {*COMPARE} == {"jsd", "on_policy_distill", "ppo", "reinforce", "reinforceplusplus", "remax"}
+    assert {*ADVANTAGES} - {*COMPARE} == {"jsd", "on_policy_distill", "ppo", "rae", "reinforce",
+                                          "reinforceplusplus", "remax"}
 
 
 def test_the_types_of_the_guide_and_those_that_peers_have_are_there():

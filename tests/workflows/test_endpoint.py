@@ -14,8 +14,6 @@ from ouroboros.pipeline.store.files import HOME
 from ouroboros.stages.model import character_tokenizer
 from ouroboros.workflows.attempts.isolated import Isolated, host
 from ouroboros.workflows.attempts.schedule import roll_out
-from ouroboros.workflows.endpoint import speaker
-from ouroboros.workflows.endpoint.conversation import Ask
 from ouroboros.workflows.protocol.engine import STOP_TEXT, BatchEngine, Reply, Stop
 from ouroboros.workflows.protocol.outcomes import Sampling, add_rewards, decode
 from ouroboros.workflows.single_turn import load_workflow
@@ -62,19 +60,20 @@ def roll(settings):
     return run
 
 
-@pytest.mark.parametrize(("systems", "warns"), [("ab", True), ("aa", False), ("abcdefgh", True)])
-def test_different_system_prompts_of_one_attempt_are_warned_of_once(roll, caplog, systems, warns):
-    """They have the same reward: of players against each other the loser is trained upwards."""
-    speaker._warn.cache_clear()
-    assert roll(partial(clients.plays, systems=systems), *systems).status == "ok"
-    assert caplog.text.count("system prompts") == warns
+@pytest.mark.parametrize("by", ["key", "header", "both"])
+def test_the_rows_of_players_have_their_roles_and_rewards(roll, by):
+    """White, black, then white again, which goes on from its first call; black asks the same words as white did."""
+    outcome = roll(partial(clients.plays, by=by), "a", "b", "c")
+    assert (outcome.status, outcome.reason) == ("ok", None)
+    assert [(turn.role, sum(turn.action_mask)) for _, turn, _ in outcome.turns] == [("white", 4), ("black", 2)]
+    assert outcome.components == {"white": 1.0, "black": -1.0}
+    assert [call.origin.role for call in outcome.calls] == ["white", "black", "white"]
 
 
-def test_an_attempt_keeps_one_system_prompt_however_many_it_has():
-    one = speaker.Speaker(None, 10, None, None, None)
-    for number in range(3):
-        one._remark(Ask("chat", [{"role": "system", "content": f"now {number}"}]))
-        assert one._system == "now 0"
+def test_two_roles_with_one_key_are_refused(roll):
+    outcome = roll(partial(clients.plays, by="two"), "a")
+    assert outcome.status == "workflow_failed"
+    assert all(word in outcome.reason for word in ("400", "black", "white"))
 
 
 def test_a_conversation_is_one_row_of_the_sampled_tokens(roll):

@@ -26,6 +26,7 @@ from ouroboros.workflows.attempts.recording import Event, Journal, Replayed
 from ouroboros.workflows.protocol.engine import WAIT_SECONDS, Engine, Reply, Request, Stop
 from ouroboros.workflows.protocol.kept import Kept
 from ouroboros.workflows.protocol.outcomes import LATE, Call, Origin, Outcome, Sampling, finished
+from ouroboros.workflows.protocol.roles import settle
 from ouroboros.workflows.protocol.seeds import request_seed
 from ouroboros.workflows.protocol.trajectory import Attempt, Trajectory
 
@@ -307,6 +308,8 @@ class _Place:
         if outcome.status == "ok":
             outcome.own_text, outcome.components = text, components or {}
             outcome.notes = getattr(components, "notes", {})
+            if reason := settle(outcome):
+                return self.fail(reason)
             keeps = self.sampling.keeps
             reasons = [_complete(turn, self.said, keeps) for _, turn, _ in outcome.turns] if self.said or keeps else []
             if reason := next(filter(None, reasons), None):

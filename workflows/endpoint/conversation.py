@@ -39,7 +39,8 @@ class Ask:
 
     calls_tools: whether tool calls are looked for in the reply.
     prompt: token ids or text to continue in place of messages. wishes: sampling parameters that the client set.
-    schema: JSON schema of the reply; forced: it is that of tool calls (workflows/protocol/forced_calls.py).
+    schema: JSON schema of the reply; forced: it is that of tool calls (workflows/protocol/forced_calls.py). role: of
+    the player that asks; None: the attempt has none.
     """
 
     api: str
@@ -56,6 +57,7 @@ class Ask:
     wishes: dict | None = None
     schema: str | None = None
     forced: bool = False
+    role: str | None = None
 
     @property
     def shows_special(self) -> bool:
@@ -244,7 +246,7 @@ class Conversation:
         """The rows to train on, in order of their first calls: calls that extend each other are one row."""
         said = sorted(self._said, key=lambda said: said.number)
         return merged([Trajectory(s.prompt.tokens, s.reply.tokens, s.reply.logprobs, [1] * len(s.reply.tokens),
-                                  s.reply.finish_reason) for s in said])
+                                  s.reply.finish_reason, role=s.ask.role) for s in said])
 
 
 @cache

@@ -12,6 +12,7 @@ import json
 import secrets
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -32,6 +33,7 @@ from ouroboros.workflows.endpoint.speaker import ENDED, Speaker
 from ouroboros.workflows.protocol.trajectory import Endpoint
 
 LARGEST = 16 << 20  # bytes of a body
+ROLE = "X-Ouroboros-Role"  # header that names the player who asks, where its key does not
 IDLE_SECONDS = 24 * 3600  # a connection may be idle while the engine computes for others
 
 DIALECTS = (Chat(), Completions(), Messages(), Responses())
@@ -82,7 +84,7 @@ class Server:
 
     def _speaker(self, request: Request) -> Speaker:
         """The attempt whose token a request has."""
-        number, _, signature = token_of(request).partition("-")
+        number, _, signature = token_of(request).partition("/")[0].partition("-")
         is_number = number.isascii() and number.isdigit() and len(number) < 20
         if not (is_number and hmac.compare_digest(signature.encode(), self._signature(int(number)).encode())):
             raise Refusal(401, "needed the token of an attempt as api_key", "invalid_api_key")
@@ -102,7 +104,7 @@ class Server:
         async def handle(request: Request) -> Response:
             try:
                 speaker = self._speaker(request)
-                ask = dialect.read(await body(request, self.body_seconds))
+                ask = replace(dialect.read(await body(request, self.body_seconds)), role=role_of(request))
                 answer = await unless_gone(request, speaker.answer(ask))
             except ClientDisconnect:
                 return Response(status_code=499)
@@ -176,3 +178,12 @@ async def unless_gone(request: Request, work: Coroutine) -> Any:
 def token_of(request: Request) -> str:
     """The token of a request, as Anthropic's client sends it or as OpenAI's; empty without one."""
     return request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+
+
+def role_of(request: Request) -> str | None:
+    """The role that asks: of its key (Endpoint.of_role), or the header ROLE; or None. Raises Refusal for two."""
+    named = {one for one in (token_of(request).partition("/")[2], request.headers.get(ROLE)) if one}
+    if len(named) > 1:
+        raise Refusal(400, f"the key and the header {ROLE} name two roles, {' and '.join(sorted(named))}; needed one",
+                      "two_roles")
+    return named.pop() if named else None

@@ -29,7 +29,7 @@ class Speaker:
     def __init__(self, conversation: Conversation, longest: int, ask: Callable, cancel: Callable,
                  check: Callable[[str], None] | None):
         self.conversation, self._longest, self._ask, self._cancel = conversation, longest, ask, cancel
-        self._check, self._system = check, None  # the system prompt of the first call that has one
+        self._check = check
         self._numbers, self._waiting, self.number = count(), {}, -1  # its own number: of the server
 
     async def answer(self, ask: Ask) -> Answer:
@@ -59,7 +59,7 @@ class Speaker:
     async def _replies(self, numbers: list[int], ask: Ask, prompt: Prompt) -> list[Reply | Failed]:
         """Asks for the calls of a request and waits for their replies."""
         loop = asyncio.get_running_loop()
-        origin = Origin(ask.api, prompt.retokenized, json.dumps(ask.wishes) if ask.wishes else None)
+        origin = Origin(ask.api, prompt.retokenized, json.dumps(ask.wishes) if ask.wishes else None, ask.role)
         stop = Stop(tuple(ask.stop), ask.shows_special) if ask.stop else None
         self._waiting |= {number: loop.create_future() for number in numbers}
         for number in numbers:
@@ -76,16 +76,10 @@ class Speaker:
                 del self._waiting[number]
 
     def _remark(self, ask: Ask) -> None:
-        """Warns of wishes that do not count, and of rewards that may be another's."""
+        """Warns of wishes that do not count."""
         if ask.wishes:
             _warn(f"agents set {', '.join(ask.wishes)}; the section `model` of the run decides how the policy is "
                   "sampled (table calls, column wishes)")
-        system = next((str(one.get("content")) for one in ask.messages if one["role"] == "system"), None)
-        self._system = system if self._system is None else self._system
-        if self._check is None and system not in (None, self._system):
-            _warn("calls of an attempt have different system prompts, and all of them its one reward: meant where they "
-                  "work together, as sub-agents do. Where they play against each other the loser is trained upwards "
-                  "too; let the others be explorer.auxiliary_models, or give each its attempt")
 
     def reply(self, number: int, reply: Reply) -> None:
         if number in self._waiting and not self._waiting[number].done():

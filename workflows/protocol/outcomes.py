@@ -63,6 +63,7 @@ class Origin:
     api: str
     retokenized: bool
     wishes: str | None
+    role: str | None = None
 
 
 @dataclass(slots=True)

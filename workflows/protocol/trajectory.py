@@ -7,7 +7,7 @@ turn has its own prompt. Every turn is a row, and all turns of an attempt share 
 
 import os
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,8 @@ class Trajectory:
     reward: what this turn earned by itself; None: only the whole attempt is rewarded. versions: of the weights that
     sampled each response token [R], which the schedule knows; None without explorer.partial_rollout. experts: of the
     action tokens [sum of mask, layers, choices], which the schedule knows too; None where they are not kept. kept: what
-    each response token was sampled among [R], by the schedule; None: the whole vocabulary.
+    each response token was sampled among [R], by the schedule; None: the whole vocabulary. role: of the player whose
+    turn it is, in an attempt of several (workflows/protocol/roles.py).
     """
 
     prompt_tokens: list[int]
@@ -37,6 +38,7 @@ class Trajectory:
     versions: list[int | None] | None = None
     experts: np.ndarray | None = None
     kept: Kept | None = None
+    role: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class Endpoint:
     base_url: str
     api_key: str
     model: str
+
+    def of_role(self, role: str) -> "Endpoint":
+        """The endpoint for a player: what is asked with its key makes rows of that role."""
+        return replace(self, api_key=f"{self.api_key}/{role}")
 
     @property
     def variables(self) -> dict[str, str]:

@@ -105,7 +105,8 @@ class Advantage(Arguments):
     `mean_scores`, the mean of p (entropy + log p) over the distribution of a token,
     `baseline_reward` of a greedy response.
     reads_components: of the reward, and not their sum. reads_steps: what single turns earned (step_reward).
-    reads_tokens: what single tokens earned (token_rewards).
+    reads_tokens: what single tokens earned (token_rewards). keeps_state: `__call__` also takes the algorithm's state, a
+    dict that checkpoints keep, and changes it.
     """
 
     compares_groups: ClassVar[bool] = False
@@ -115,6 +116,7 @@ class Advantage(Arguments):
     reads_components: ClassVar[bool] = False
     reads_steps: ClassVar[bool] = False
     reads_tokens: ClassVar[bool] = False
+    keeps_state: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, batch: Any) -> Any:

@@ -78,7 +78,8 @@ class DecayLimitRandomization(LinearDecay):
 
 
 GENERATORS = {"countdown": Countdown, "products": Products, "sums": Sums, "digits": Digits,
-              "folder": Folder, "frozen_lake": FrozenLake, "shop": Shop, "sudoku": Sudoku, "terminal": Terminal}
+              "folder": Folder, "frozen_lake": FrozenLake, "shop": Shop, "sudoku": Sudoku, "terminal": Terminal,
+              "kuhn": described(Arguments, "The deals of Kuhn poker, and every move in every information set.")}
 SAMPLE_STRATEGIES = {
     "default": described(Arguments, "What the schedule offers, in its order and however old."),
     "mix": Mix, "staleness_control": StalenessControl,

@@ -31,15 +31,17 @@ from ouroboros.workflows.protocol.kept import Kept
 
 # in files of older releases
 LACKING = ("SELECT NULL::FLOAT AS min_p, NULL::INTEGER[][] AS kept_tokens, NULL::DOUBLE[] AS token_rewards, "
-           "NULL::VARCHAR[] AS pictures WHERE false")
+           "NULL::VARCHAR[] AS pictures, NULL::VARCHAR AS role WHERE false")
 ASK = "See ouro sql \"select status, reason, count(*) from experience group by all\"."
 
 TRUNCATION = ("top_p", "top_k", "min_p", "kept_tokens")
 # columns of experience that advantages and train batches may use
-COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash", "step_reward",
+COLUMNS = ("experience_id", "step", "slot", "taskset", "task_id", "run_index", "turn", "state_hash", "step_reward",
            "prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "reward", "reward_components",
            "token_rewards", "accuracy", "status", "weights_version", "temperature", "finish_reason", "pictures",
            *TRUNCATION)
+# an attempt of several players is compared by role, as if each had its own group
+OF_ROLE = "group_id || coalesce('/' || role, '') AS group_id, coalesce(role, '') AS role"
 # the reward of the greedy response to the task, added to the rows of its group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
 # stages/learner/estimates.py
@@ -196,7 +198,7 @@ class Rollouts:
         only = "QUALIFY" if baseline else "WHERE"  # the baseline's own row is read first and then dropped
         self.session.register("drawn", drawn)
         return self.session.sql(
-            f"""SELECT {', '.join(COLUMNS)}, rollout_logprobs AS old_logprobs,
+            f"""SELECT {', '.join(COLUMNS)}, {OF_ROLE}, rollout_logprobs AS old_logprobs,
                        {position} AS position{baseline}, coalesce(drawn.use_count, 0) AS use_count,
                        drawn.priority, drawn.group_id IS NOT NULL OR ({in_batch}) AS is_candidate,
                        {count} status NOT IN ('ok', 'no_variance', '{DROPPED}')) AS failed_rows,
@@ -326,8 +328,8 @@ def _with_rewards(metrics: BatchMetrics, rows: list[Row]) -> BatchMetrics:
     rewards_of: dict[str, set] = {}
     for one in origins:
         rewards_of.setdefault(one.group_id, set()).add(one.reward)
-    last_turn = {one.position: one.turn for one in origins}  # rows are ordered by turn
-    new = [one for one in origins if one.use_count == 0 and last_turn[one.position] == one.turn]
+    last_turn = {(one.position, one.group_id): one.turn for one in origins}  # of a role; rows are ordered by turn
+    new = [one for one in origins if one.use_count == 0 and last_turn[one.position, one.group_id] == one.turn]
     return replace(
         metrics, reward=mean([one.reward for one in new if one.reward is not None]),
         solve_rate=mean([one.accuracy for one in new if one.accuracy is not None]),

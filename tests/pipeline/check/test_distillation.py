@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ouroboros.pipeline.check import samples
-from ouroboros.pipeline.check.fit import scoring, teacher_problem
+from ouroboros.pipeline.check.fit import scoring, teacher_problem, teacher_words
 from ouroboros.pipeline.check.memory import GIB, training
 from ouroboros.pipeline.check.model import unfit_teachers
 from ouroboros.pipeline.check.preflight import check
@@ -14,7 +14,7 @@ from ouroboros.pipeline.check.stage import unread
 from ouroboros.pipeline.compose.recipe import Recipe, effective
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.store.errors import ModelError
-from tests.configs import changed, places
+from tests.configs import changed, places, problems_of
 from tests.golden.messages import refuses, wording
 from tests.pipeline.check.test_fit import rft
 from tests.sizes import LARGE, QWEN2, SMALL, TOY, answered
@@ -135,3 +135,22 @@ def test_a_teacher_above_is_counted_by_what_it_begins_with():
     resolved = Recipe(config)
     assert resolved.teacher("small") is config.model
     assert resolved.teacher("big") is None
+
+
+@pytest.mark.parametrize(("words", "keys"), [
+    ((), []), (("model.temperature=0.5",), ["model.teacher_url"]), (("model.top_p=0.9",), ["model.teacher_url"]),
+    ((f"{KEY}=null",), ["model.teacher_url"]), (("model.teacher_url=127.0.0.1:8000",), ["model.teacher_url"]),
+    (("model.teacher_key_env=sk-1",), ["model.teacher_key_env"])], ids=str)
+def test_a_teacher_on_a_server_gives_log_probs_at_temperature_1(tmp_path, words, keys):
+    given = (f"{KEY}={teacher(tmp_path)}", "model.teacher_url=http://127.0.0.1:8000/v1", *words)
+    found = problems_of("algorithm=on_policy_distill", *given)
+    assert sorted({one.key for one in found if one.key.startswith(("model.teacher_url", "model.teacher_key"))}) == keys
+
+
+def test_a_teacher_on_a_server_takes_nothing_of_the_trainer():
+    """Of 8,192 tokens the logits of 151,936 words, at 2 bytes and twice 4 of float32: 11.6 GiB."""
+    config = rft(model__teacher_url="http://127.0.0.1:8000/v1", model__max_prompt_tokens=4096,
+                 model__max_response_tokens=4096)
+    told = teacher_words(LARGE, config, 2)
+    assert f"{10 * 8192 * LARGE.vocabulary / GIB:.1f} GiB" in told
+    assert "host memory" not in told

@@ -27,12 +27,13 @@ HITS = 200  # of a search
 OTHERS = 64  # rows of a group that are shown with one
 ATTEMPT = ("calls", "tool_calls", "feedback")  # tables whose rows belong to an attempt
 KEYS = {
-    "experience": ("experience_id", "step", "taskset", "task_id", "group_id", "run_index", "turn", "slot", "reward",
-                   "accuracy", "status", "reason", "finish_reason", "weights_version", "temperature"),
+    "experience": ("experience_id", "step", "taskset", "task_id", "group_id", "run_index", "role", "turn", "slot",
+                   "reward", "accuracy", "status", "reason", "finish_reason", "weights_version", "temperature"),
     "samples": ("model", "step", "taskset", "task_id", "decoding", "run_index", "reward", "accuracy", "status",
                 "reason"),
 }
 TEXTS = ("prompt", "response")
+OLDER = "UNION ALL BY NAME SELECT NULL::VARCHAR AS role WHERE false"  # columns that files of before lack
 WIDE = ("file_row_number", "kept_tokens")  # up to 1,024 numbers a token
 NUMBERS = {"step", "run_index", "turn", "slot", "reward", "accuracy", "weights_version", "temperature"}  # of KEYS
 is_number = re.compile(r"\d{1,18}").fullmatch  # int() has an error for more than 4,300 digits
@@ -144,8 +145,8 @@ def page(stage: Path, table: str, wanted: Wanted, start: Address | None = None, 
 def _rows(stage: Path, table: str, steps: list[int], condition: str, values: list[Any], latest: bool,
           count: int) -> list[dict[str, Any]]:
     texts = f"right(prompt, {PREVIEW}) AS prompt, left(response, {PREVIEW}) AS response, length(response) AS letters"
-    question = (f"SELECT step || ':' || place AS row, {', '.join(KEYS[table])}, {texts} FROM rows WHERE {condition} "
-                f"ORDER BY step {'DESC' if latest else 'ASC'}, place LIMIT {count}")
+    question = (f"SELECT step || ':' || place AS row, {', '.join(KEYS[table])}, {texts} FROM (FROM rows {OLDER}) "
+                f"WHERE {condition} ORDER BY step {'DESC' if latest else 'ASC'}, place LIMIT {count}")
     return _asked(stage, table, steps, question, values)
 
 

@@ -5,7 +5,7 @@ const OuroRollouts = (() => {
   const {h} = Ouro;
   // [name of the field, label, values to choose from]
   const FIELDS = {
-    experience: [["steps", "steps"], ["train_step", "trained in step"], ["group_id", "group"], ["run_index", "number"], ["taskset", "set"], ["task_id", "task"],
+    experience: [["steps", "steps"], ["train_step", "trained in step"], ["group_id", "group"], ["run_index", "number"], ["role", "role"], ["taskset", "set"], ["task_id", "task"],
       ["status", "status", ["ok", "no_variance", "baseline", "late", "prompt_too_long", "reward_failed", "workflow_failed", "no_feedback"]],
       ["accuracy", "accuracy"], ["least_reward", "reward from"], ["most_reward", "reward to"], ["finish_reason", "end", ["stop", "length"]], ["experience_id", "id"]],
     samples: [["steps", "steps"], ["model", "model"], ["taskset", "set"], ["task_id", "task"], ["decoding", "decoding", ["greedy", "sampled"]], ["run_index", "number"],
@@ -54,6 +54,7 @@ const OuroRollouts = (() => {
     ["step", (row) => row.step, "number"],
     [where.table === "samples" ? "task" : "group", (row) => h("a", {href: go({row: row.row})}, where.table === "samples" ? row.task_id : row.group_id)],
     ["number", (row) => row.turn ? `${row.run_index}, turn ${row.turn}` : row.run_index, "number"],
+    ["role", (row) => row.role || ""],
     ["set", (row) => row.taskset],
     ["reward", (row) => Ouro.number(row.reward), "number"],
     ["", verdict],

@@ -1,0 +1,80 @@
+"""A teacher on a server: its prompt log-probs, in place of a copy in the host memory of each rank.
+
+`vllm serve`, or a server with its interface, answers /v1/completions of token ids with `prompt_logprobs`: of each token
+of the prompt, and of the K likeliest at its place, all at temperature 1. Rank 0 asks; no rank holds the teacher.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.settings.remote import Remote as Settings
+from ouroboros.pipeline.store.checkpoints import model_directory
+from ouroboros.pipeline.store.errors import DataError, StageError
+from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.policy import NOTHING
+from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.teacher import TeacherScores
+from ouroboros.workflows.engines.remote import Remote
+
+LEAST = 1e-12  # probability of all tokens but the likeliest: 1 less theirs, of which rounding leaves no more
+
+
+class ServedTeacher(TeacherScores):
+    """As Teacher, asked at model.teacher_url."""
+
+    def __init__(self, context: Context, student: Path, process: Process):
+        """Raises ModelError when teacher and policy disagree on token ids."""
+        model = context.config.model
+        self.server = Settings(base_url=model.teacher_url, api_key_env=model.teacher_key_env,
+                               model_name=model.teacher_name or str(model_directory(context.inputs["teacher"])))
+        super().__init__(context, student, process)
+
+    def logprobs(self, rows: list[Row]) -> list[np.ndarray]:
+        """As of Teacher. Raises StageError when the server does not answer. Collective."""
+        self.refuse_unknown_tokens(rows)
+        if odd := next((row for row in rows if row.kept or row.temperature not in (None, 1.0)), None):
+            raise DataError(f"the row {odd.id} was sampled at temperature {odd.temperature or 1:g}, or among some "
+                            "tokens alone, and model.teacher_url gives log-probs of all tokens at temperature 1. "
+                            "Sample with temperature=1, top_p=1, top_k=-1 and min_p=0, or leave out teacher_url.")
+        found = None
+        if self.process.rank == 0:
+            try:
+                found = asyncio.run(self._asked(rows))
+            except StageError as error:  # which the other ranks must not wait for
+                found = error
+        if isinstance(found := self.process.first(found), StageError):
+            raise found
+        return found
+
+    async def _asked(self, rows: list[Row]) -> list[np.ndarray]:
+        remote = Remote(self.server)
+        try:
+            return await asyncio.gather(*(self._row(remote, row) for row in rows))
+        finally:
+            await remote.close()
+
+    async def _row(self, remote: Remote, row: Row) -> np.ndarray:
+        """[N] or with tops [N, 2 tops + 2], of the action tokens."""
+        said = await remote.complete(row.tokens, max_tokens=1, temperature=1.0,
+                                     extra_body={"prompt_logprobs": self.tops})
+        found = (said.choices[0].model_extra or {}).get("prompt_logprobs")
+        if not isinstance(found, list) or len(found) != len(row.tokens):
+            raise StageError(f"model.teacher_url={self.server.base_url} gives no log-probs of the prompt; needed a "
+                             "server of vLLM's interface, which answers prompt_logprobs in /v1/completions.")
+        places = row.prompt_length + np.flatnonzero(row.mask)
+        return np.array([self._token(found[place], row.tokens[place]) for place in places], np.float32)
+
+    def _token(self, found: dict[str, dict[str, Any]], token: int) -> float | list[float]:
+        """found: token id -> what is said of it, at the place of a token."""
+        own = found[str(token)]["logprob"]
+        if not self.tops:
+            return own
+        known = sorted((-one["logprob"], int(id_)) for id_, one in found.items() if int(id_) < self.among)[: self.tops]
+        likely, ids = [-one for one, _ in known], [id_ for _, id_ in known]
+        lacking = self.tops - len(ids)
+        rest = NOTHING if self.tops == self.among else np.log(max(1 - np.exp(likely).sum(), LEAST))
+        return [own, *ids, *[-1] * lacking, *likely, *[NOTHING] * lacking, rest]
