@@ -94,7 +94,7 @@ def changes_in(problem: str) -> dict:
     # recomputed: 1.53 + 11.8 + 8.3 = 21.7 of 21.6
     (SMALL, 24.0, {"trainer__enable_gradient_checkpointing": True}, {"trainer.logprob_chunk_tokens": 1024}),
     (SMALL, 24.0, {}, {"trainer.max_token_len_per_gpu": 16384} | RECOMPUTED),
-    # 13.0 GiB: weights and gradients 2.8, activations 4.7, states 5.5, in 8 bits 2.8; half the tokens leave 12.2 of 10.8
+    # 13.0 GiB: weights and gradients 2.8, activations 4.7, states 5.5, in 8 bits 2.8; half the tokens leave 12.2
     (SMALL, 12.0, {"trainer__enable_gradient_checkpointing": True, "trainer__logprob_chunk_tokens": 1024}, EIGHT),
     # 7.6 billion on one GPU: 22 bytes each in the step, of which the host can take 12 and what is made of gradients
     (LARGE, 80.0, {"trainer__enable_gradient_checkpointing": True}, {"trainer.offload_optimizer": True}),
