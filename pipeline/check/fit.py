@@ -114,12 +114,12 @@ def resolved(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Con
         return config
     room = USABLE * gpus.gib * GIB - judges - beside(config, gpus.gib * GIB)
     chosen = recomputes(size, config, element_bytes(config, gpus), room)
-    return _with(config, ("enable_gradient_checkpointing", chosen))
+    return config.but("trainer.enable_gradient_checkpointing", chosen)
 
 
 def trainer_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
     """Reports a trainer estimate above USABLE of a GPU, less what reward models and sleeping engines hold there: the
-    excess, the parts, and what the best settings save."""
+    excess, the parts, and which settings make it fit."""
     others = {"reward models": judges, "sleeping engines": 0 if must_overlap(config) else asleep(config)}
     element, room = element_bytes(config, gpus), USABLE * gpus.gib * GIB - sum(others.values())
     found = training(size, config, element)
@@ -128,7 +128,7 @@ def trainer_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
     less = "".join(f" less {held / GIB:.1f} of {what}" for what, held in others.items() if held)
     return Problem("trainer", f"needs about {found.peak / GIB:.1f} GiB on each GPU ({_parts(found)}), "
                    f"{(found.peak - room) / GIB:.1f} more than {USABLE:.0%} of {gpus.gib:g}{less}.",
-                   _advice(size, config, gpus))
+                   _advice(size, config, gpus, room))
 
 
 def tiles_problem(size: Size, config: Config) -> Problem | None:
@@ -155,33 +155,41 @@ def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
                    "trainer.max_token_len_per_gpu, or set trainer.overlap=auto.", found=True)
 
 
-def _advice(size: Size, config: Config, gpus: Gpus) -> str:
-    """Names the two changes of a setting that save most of the trainer's peak, and the peak with both."""
-    element = element_bytes(config, gpus)
-    peak = training(size, config, element).peak
-    saved = {change: peak - training(size, _with(config, change), element).peak for change in _changes(config, gpus)}
-    best = sorted((change for change in saved if saved[change] > 0), key=saved.get, reverse=True)[:2]
-    if not best:
+def _advice(size: Size, config: Config, gpus: Gpus, room: float) -> str:
+    """Names the settings that make the trainer fit `room` bytes: the least costly, and none that can be left out."""
+    element, taken = element_bytes(config, gpus), dict[str, Any]()
+
+    def peak(changes: dict[str, Any]) -> float:
+        made = config
+        for key, value in changes.items():
+            made = made.but(key, value)
+        return training(size, made, element).peak
+
+    for key, value in _changes(config, gpus).items():
+        if peak(taken) > room and peak(taken | {key: value}) < peak(taken):
+            taken[key] = value
+    for key in list(taken):
+        without = {name: value for name, value in taken.items() if name != key}
+        taken = without if without and peak(without) <= room else taken
+    if not taken:
         return "No setting of the trainer lowers it: take a smaller model, shorter sequences, or larger GPUs."
-    for change in best:
-        config = _with(config, change)
-    listed = " and ".join(f"trainer.{name}={str(value).lower()} (-{saved[name, value] / GIB:.1f})"
-                          for name, value in best)
-    return f"What lowers it most: {listed}, together to {training(size, config, element).peak / GIB:.1f} GiB."
+    listed = " ".join(f"{key}={str(value).lower()}" for key, value in taken.items())
+    lacks = "" if peak(taken) <= room else ": take a smaller model too, shorter sequences, or larger GPUs"
+    return f"With {listed} about {peak(taken) / GIB:.1f} GiB{lacks}."
 
 
-def _changes(config: Config, gpus: Gpus) -> list[tuple[str, Any]]:
-    """Lists changes of single settings of the section `trainer` that may save memory."""
+def _changes(config: Config, gpus: Gpus) -> dict[str, Any]:
+    """Maps settings that may save memory to values, the least costly first."""
     settings = config.trainer
-    changes = {"logprob_chunk_tokens": min(settings.logprob_chunk_tokens, 1024), "offload_optimizer": True,
-               "enable_gradient_checkpointing": True, "zero_stage": 3, "ranks": 2 * settings.ranks,
-               "max_token_len_per_gpu": max(settings.max_token_len_per_gpu // 2, workload(config).longest)}
-    possible = gpus.count is None or held_gpus(config.kind, _with(config, ("ranks", changes["ranks"]))) <= gpus.count
-    return [change for change in changes.items() if change[0] != "ranks" or possible]
-
-
-def _with(config: Config, change: tuple[str, Any]) -> Config:
-    return config.but(f"trainer.{change[0]}", change[1])
+    changes = {"trainer.logprob_chunk_tokens": min(settings.logprob_chunk_tokens, 1024),
+               "trainer.max_token_len_per_gpu": max(settings.max_token_len_per_gpu // 2, workload(config).longest),
+               "trainer.enable_gradient_checkpointing": True, "algorithm.optimizer.optimizer_type": "adamw8bit",
+               "trainer.offload_optimizer": True, "trainer.ranks": 2 * settings.ranks, "trainer.zero_stage": 3}
+    possible = gpus.count is None or (
+        held_gpus(config.kind, config.but("trainer.ranks", 2 * settings.ranks)) <= gpus.count)
+    left_out = {"trainer.ranks": not possible, "algorithm.optimizer.optimizer_type":
+                config.algorithm.optimizer.optimizer_type != "adamw"}
+    return {key: value for key, value in changes.items() if not left_out.get(key)}
 
 
 def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) -> Problem | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ouroboros.pipeline.check.memory import states
 from ouroboros.pipeline.check.model_size import Size
 from ouroboros.pipeline.check.report import size
 from ouroboros.pipeline.check.sources import most_rows
@@ -168,16 +169,18 @@ def disk(config: Config, size: Size, element: int) -> Disk:
 
     tables        experiences x the most turns of each x row_bytes at the longest lengths
     checkpoints   each: the model, its head spelt out, c (P + V h when tied); DeepSpeed's weights, c P; float32 master
-                  and two moments, 12 P. One more than are kept, while the newest is written
-                and 12 P + c P of a critic. With an adapter of A parameters: the model, twice c A, 12 A,
-                and a tied head once more, c V h, which DeepSpeed takes for a separate weight
+                  and two moments, 12 P, or 6 P with adamw8bit. One more than are kept, while the newest is written
+                and the same and c P of a critic. With an adapter of A parameters: the model, twice c A, 12 A or
+                6 A, and a tied head once more, c V h, which DeepSpeed takes for a separate weight
     versions      weights on their way to the explorer, each one model, or one adapter; and those that are kept
     """
     work, model = workload(config), config.model
     spelt_out = element * (size.parameters + (size.embedding if size.tied else 0))
-    states = size.trained + (size.critic if config.algorithm.has_critic else 0)
+    state = (element + states(config)) * size.trained
+    if config.algorithm.has_critic:
+        state += (element + states(config, "trainer.critic")) * size.critic
     version = element * size.trained if model.lora_configs else spelt_out
-    checkpoint = spelt_out + (element + 12) * states
+    checkpoint = spelt_out + state
     if model.lora_configs:
         checkpoint += version + element * size.embedding * size.tied
     kept = _checkpoints(config.trainer, work.trainer_steps)

@@ -12,12 +12,13 @@ POLICY_LOSSES, SAMPLE_STRATEGIES = tuple(declared.POLICY_LOSSES), tuple(declared
 
 
 class Optimizer(Section):
-    """AdamW (Loshchilov & Hutter, 2019), or Muon (Jordan et al., 2024) for matrices."""
+    """AdamW (Loshchilov & Hutter, 2019), its moments in 32 or 8 bits, or Muon (Jordan et al., 2024) for matrices."""
 
     optimizer_type: str = setting(
-        "adamw", "muon takes orthogonalised momentum for the matrices of layers, and AdamW for embeddings, output head "
+        "adamw", "adamw8bit keeps AdamW's moments in 8 bits, 2 bytes a weight instead of 8 (Dettmers et al., 2022); "
+                 "muon takes orthogonalised momentum for the matrices of layers, and AdamW for embeddings, output head "
                  "and vectors, both with lr; trainer.zero_stage 1 or 2 without offload_optimizer",
-        choices=("adamw", "muon"), acts="never")
+        choices=("adamw", "adamw8bit", "muon"), acts="never")
     fused: bool | None = setting(None, "AdamW as one kernel; null: on GPUs")
     lr: float = setting(1e-6, "peak learning rate; at 0 nothing is learned", ge=0, le=1)
     betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")

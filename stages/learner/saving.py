@@ -10,7 +10,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -135,13 +135,15 @@ def _all_there(temporary: Path, flags: list[Path]) -> bool:
 
 
 def _seal(temporary: Path, manifest: dict[str, Any]) -> None:
-    """Writes the manifest of a checkpoint, with the hash of every file, and flushes all to the disk."""
+    """Writes the manifest of a checkpoint, with the hash of every file, and flushes all to the disk meanwhile."""
     checkpoints.write_dtype(temporary / "model")
     sha256 = hashlib.sha256()
-    entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
+    with ThreadPoolExecutor(1) as pool:
+        flushed = pool.submit(files.flush_tree, temporary)
+        entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
+        flushed.result()
     manifest = {**manifest, "weights_hash": sha256.hexdigest()[:16], hashes.FILES: entries}
     files.write_json(temporary / files.MANIFEST, manifest)
-    files.flush_tree(temporary)
 
 
 class Deadline:

@@ -47,7 +47,7 @@ ENVIRONMENT = {
 FIRST_PORT, PORTS, RANGES = 10000, 16, 1250
 SECOND_ROUTES = (0, 32)  # the release whose second model runner returns routed experts; in 0.26 the first one does
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
-ASKED = "ouroboros"  # in extra_args of a request: (its key, top_k, top_p, min_p) for our logits processor
+ASKED = "ouroboros"  # in extra_args of a request: (its key, top_k, top_p, min_p) for vllm_truncation.py
 PROCESSOR = "ouroboros.workflows.engines.vllm_truncation:TruncatedSampling"
 METRICS = ("vllm:kv_cache_usage_perc", "vllm:num_preemptions")  # those of Pressure
 # A prompt prefilled in chunks is sampled from after each chunk. vLLM drops these tokens and resets the request's
@@ -105,13 +105,10 @@ class VllmEngine(Engine):
             os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", str(int(second)))
         self._model, self._expands = str(model), {}  # prompts with images, by number
         self._keys, self._key_of = count(), {}  # of requests that keep what they were sampled among, by number
-        self._keeps_sets = truncates(config)
-        if self._keeps_sets:
-            os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
         os.environ.setdefault("VLLM_PORT", str(FIRST_PORT + os.getpid() % RANGES * PORTS))
         self._gpu = import_vllm(config.explorer.rollout_model.batch_invariant)
         check_weights(model, config.model.trust_remote_code)
-        from vllm import LLM, SamplingParams
+        from vllm import LLM, EngineArgs, SamplingParams
         from vllm.lora.request import LoRARequest
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -120,8 +117,14 @@ class VllmEngine(Engine):
         self._structured = StructuredOutputsParams
         self._stop = end_tokens
         self._sleeps = sleeps and self._gpu
-        self._llm = LLM(**_arguments(model, config, self._gpu, self._sleeps, adapter))
-        self._keeps = _keeps_logprobs(self._llm.llm_engine.vllm_config)
+        arguments = _arguments(model, config, self._gpu, self._sleeps, adapter)
+        if truncates(config) and not (self._gpu and _runs_second(EngineArgs(**arguments).create_engine_config())):
+            os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+            arguments["logits_processors"] = [PROCESSOR]
+        self._llm = LLM(**arguments)
+        self._keeps = self._gpu and _runs_second(self._llm.llm_engine.vllm_config)
+        if truncates(config):
+            self._llm.collective_rpc("keep_sets", args=(self._keeps,))
         if self._keeps:
             self._llm.collective_rpc("keep_logprobs")
 
@@ -185,15 +188,15 @@ class VllmEngine(Engine):
         replies = {number: _reply(one, list(its)) for number, one, its in zip(numbers, made, logprobs, strict=True)}
         for number, output, one in zip(numbers, outputs, made, strict=True) if self._routes else ():
             replies[number].experts = _experts(one, len(output.prompt_token_ids))
-        self._add_kept(replies)
+        self._add_kept(replies, dict(zip(numbers, (len(output.prompt_token_ids) for output in outputs), strict=True)))
         return replies
 
-    def _add_kept(self, replies: dict[int, Reply]) -> None:
-        """Adds what the tokens of replies were sampled among, where their requests keep it."""
+    def _add_kept(self, replies: dict[int, Reply], prompts: dict[int, int]) -> None:
+        """Adds what the tokens of replies were sampled among, where their requests keep it. prompts: their tokens."""
         wanted = {number: self._key_of.pop(number) for number in replies if number in self._key_of}
         if not wanted:
             return
-        asked = [(key, len(replies[number].tokens)) for number, key in wanted.items()]
+        asked = [(key, prompts[number], len(replies[number].tokens)) for number, key in wanted.items()]
         for number, kept in zip(wanted, self._llm.collective_rpc("take_kept", args=(asked,))[0], strict=True):
             if kept is None or not kept.hold(replies[number].tokens):
                 raise StageError("vLLM did not say what each token of a reply was sampled among. Set "
@@ -313,7 +316,6 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
         "seed": 0,
         "trust_remote_code": limits.trust_remote_code,
         **({} if has_text_alone(known) else {"language_model_only": True}),
-        **({"logits_processors": [PROCESSOR]} if truncates(config) else {}),
         **({"enable_return_routed_experts": True} if compares_routings(config) else {}),
         **device,
         **(_places(adapter.lora_rank) if adapter else {}),
@@ -350,9 +352,7 @@ def _experts(output, prompt: int) -> np.ndarray | None:
     return found[prompt - 1 :]
 
 
-def _keeps_logprobs(vllm_config) -> bool:
-    """Whether log-probs stay on the GPU until a request ends: with vLLM's second model runner, in this process."""
-    import torch
-
-    return torch.cuda.is_available() and vllm_config.use_v2_model_runner and (
-        vllm_config.parallel_config.world_size == 1)
+def _runs_second(vllm_config) -> bool:
+    """Whether vLLM's second model runner is at work in this process: log-probs then stay on the GPU until a request
+    ends, and its sampler cuts distributions by our rule."""
+    return vllm_config.use_v2_model_runner and vllm_config.parallel_config.world_size == 1

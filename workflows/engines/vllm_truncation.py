@@ -1,7 +1,8 @@
-"""Truncated sampling in vLLM by a logits processor of ours, which keeps what each token was sampled among.
+"""Truncated sampling in vLLM by code of ours, which keeps what each token was sampled among.
 
-vLLM applies it behind the temperature, where it makes its own cut, so that its own is left off for these requests and
-its log-probs are of the truncated distribution. Only vLLM's first model runner calls processors there.
+It cuts behind the temperature, where vLLM makes its own cut, so that vLLM's is left off for these requests and its
+log-probs are of the truncated distribution. The second model runner has `truncate_in` in its sampler; the first one has
+the logits processor `TruncatedSampling`, and draws token by token from requests' generators.
 """
 
 from collections.abc import Sequence
@@ -16,89 +17,136 @@ from ouroboros.workflows.engines.vllm_engine import ASKED
 from ouroboros.workflows.protocol.kept import Kept, kept_of, truncate
 
 LAST = 2**31 - 1  # behind every id
+Bounds = tuple[int, float, float]  # top_k, top_p, min_p
+
+
+class _Step:
+    """What stayed in one step, on its way to host memory. ids: [B, K], the likeliest first; counts: [B]; positions: [B]
+    of the sampled tokens in their sequences."""
+
+    def __init__(self, ids: torch.Tensor, counts: torch.Tensor, positions: torch.Tensor):
+        cut = torch.arange(ids.shape[1], device=ids.device) >= counts[:, None]
+        ascending = ids.masked_fill(cut, LAST).sort(-1).values  # here, not token by token on the host
+        self._held = torch.cat([counts[:, None], positions[:, None], ascending], 1).int()
+        self._event = None
+        if ids.is_cuda:
+            pinned = torch.empty(self._held.shape, dtype=torch.int32, pin_memory=True)
+            self._held, self._event = pinned.copy_(self._held, non_blocking=True), torch.cuda.Event()
+            self._event.record()
+
+    def of(self, line: int) -> tuple[int, np.ndarray]:
+        """The position of a request's token, and the ids that stayed."""
+        if self._event:
+            self._event.synchronize()
+            self._event = None
+        row = self._held[line].numpy()
+        return int(row[1]), row[2 : 2 + row[0]]
+
+
+class Sets:
+    """What the tokens of requests in progress were sampled among, until `take` or `drop`. Requests have keys of ours,
+    as vLLM's first model runner hands processors no name."""
+
+    def __init__(self):
+        self._kept: dict[int, list[tuple[_Step, int]]] = {}  # key -> its steps, and its line in each
+        self._lines: list[int] = []
+        self._asked: list[tuple[int, Bounds]] = []
+
+    def truncated(self, logits: torch.Tensor, asked: dict[int, tuple[int, Bounds]], positions) -> torch.Tensor:
+        """Cuts lines of logits [B, V]. asked: of lines, in order: key and bounds. positions: [B]."""
+        if not asked:
+            return logits
+        if self._lines != [*asked] or self._asked != [*asked.values()]:  # else what is on the device is of use again
+            self._lines, self._asked = [*asked], [*asked.values()]
+            self._index = torch.tensor(self._lines, device=logits.device)
+            columns = zip(*(bounds for _, bounds in self._asked), strict=True)
+            self._bounds = [torch.tensor(column, device=logits.device) for column in columns]
+        whole = self._lines == [*range(len(logits))]
+        own = logits if whole else logits[self._index]
+        ids, counts = kept_of(own, max(bounds[0] for _, bounds in self._asked), *self._bounds)
+        step = _Step(ids, counts, positions[self._index])
+        for line, (key, _) in enumerate(self._asked):
+            self._kept.setdefault(key, []).append((step, line))
+        if whole:
+            return truncate(own, ids, counts)
+        logits[self._index] = truncate(own, ids, counts)
+        return logits
+
+    def take(self, wanted: Sequence[tuple[int, int, int]]) -> list[Kept | None]:
+        """What requests that ended were sampled among: (key, tokens of the prompt, of the reply) each; None where some
+        is missing."""
+        return [self._taken(self._kept.pop(key, []), first, tokens) for key, first, tokens in wanted]
+
+    def drop(self, keys: Sequence[int]) -> None:
+        """Forgets requests that were cancelled."""
+        for key in keys:
+            self._kept.pop(key, None)
+
+    @staticmethod
+    def _taken(steps: list[tuple[_Step, int]], first: int, tokens: int) -> Kept | None:
+        found = dict(step.of(line) for step, line in steps)  # of a token sampled again, after a preemption, the last
+        places = range(first, first + tokens)
+        return Kept.of([found[place] for place in places]) if all(place in found for place in places) else None
+
+
+def truncate_in(sampler) -> Sets:
+    """Lets a sampler of vLLM's second model runner cut the distributions of requests that ask for it.
+
+    Overrides what takes requests, `add_request(slot, …, sampling_params)`, and what is between the temperature and
+    vLLM's own cut, `apply_sampling_params(logits, …)`.
+    """
+    sets, asked = Sets(), dict[int, tuple[int, Bounds] | None]()  # asked: by slots of the runner
+
+    class TruncatingSampler(type(sampler)):
+        def add_request(self, slot, *others):
+            super().add_request(slot, *others)
+            key, *bounds = (others[-1].extra_args or {}).get(ASKED, (None,))
+            asked[slot] = None if key is None else (key, tuple(bounds))
+
+        def __call__(self, logits, input_batch):
+            self.batch = input_batch
+            return super().__call__(logits, input_batch)
+
+        def apply_sampling_params(self, *arguments, **named):
+            logits, batch = super().apply_sampling_params(*arguments, **named), self.batch
+            lines = {line: asked[slot] for line, slot in enumerate(batch.idx_mapping_np.tolist()) if asked.get(slot)}
+            return sets.truncated(logits, lines, batch.positions[batch.logits_indices] + 1)
+
+    sampler.__class__ = TruncatingSampler
+    return sets
 
 
 @dataclass(slots=True)
 class _Request:
-    """A request in the batch. key: ours, unique; tokens: of its reply so far, which vLLM extends."""
+    """A request in the first runner's batch. tokens: of its reply so far, which vLLM extends."""
 
-    key: int
-    top_k: int
-    top_p: float
-    min_p: float
+    asked: tuple[int, Bounds]
+    prompt: int
     tokens: list[int]
 
 
-class _Step:
-    """What stayed in one step, on its way to host memory. ids: [B, K], the likeliest first; counts: [B]."""
-
-    def __init__(self, ids: torch.Tensor, counts: torch.Tensor):
-        cut = torch.arange(ids.shape[1], device=ids.device) >= counts[:, None]
-        ascending = ids.masked_fill(cut, LAST).sort(-1).values  # here, not token by token on the host
-        self._held, self._event = [self._to_host(ascending.int()), self._to_host(counts.int())], None
-        if ids.is_cuda:
-            self._event = torch.cuda.Event()
-            self._event.record()
-
-    @staticmethod
-    def _to_host(values: torch.Tensor) -> torch.Tensor:
-        if not values.is_cuda:
-            return values
-        return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
-
-    def of(self, line: int) -> np.ndarray:
-        if self._event:
-            self._event.synchronize()
-            self._event = None
-        ids, counts = self._held
-        return ids[line, : int(counts[line])].numpy()
-
-
 class TruncatedSampling(LogitsProcessor):
-    """Truncates the distributions of requests that ask for it, and keeps what stayed until `take` or `drop`."""
+    """Truncates the distributions of requests that ask for it."""
 
     def __init__(self, vllm_config, device: torch.device, is_pin_memory: bool):
-        self._device = device
         self._requests: dict[int, _Request] = {}  # by their places in the batch
-        self._kept: dict[int, dict[int, tuple[_Step, int]]] = {}  # key -> place in the reply -> step, line in it
-        self._lines = self._bounds = self._most = None
+        self.sets = Sets()
 
     def is_argmax_invariant(self) -> bool:
         """The likeliest token stays."""
         return True
 
     def update_state(self, batch_update) -> None:
-        if process_dict_updates(self._requests, batch_update, self._asked):
-            self._lines = None
+        process_dict_updates(self._requests, batch_update, self._asked)
 
     @staticmethod
-    def _asked(parameters, _, tokens: list[int]) -> _Request | None:
-        asked = (parameters.extra_args or {}).get(ASKED)
-        return asked and _Request(*asked, tokens)
+    def _asked(parameters, prompt: list[int], tokens: list[int]) -> _Request | None:
+        key, *bounds = (parameters.extra_args or {}).get(ASKED, (None,))
+        return None if key is None else _Request((key, tuple(bounds)), len(prompt), tokens)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        if not self._requests:
-            return logits
-        if self._lines is None:
-            self._lines = torch.tensor(list(self._requests), device=self._device)
-            columns = zip(*((one.top_k, one.top_p, one.min_p) for one in self._requests.values()), strict=True)
-            self._bounds = [torch.tensor(column, device=self._device) for column in columns]
-            self._most = max(one.top_k for one in self._requests.values())
-        own = logits[self._lines]
-        ids, counts = kept_of(own, self._most, *self._bounds)
-        logits[self._lines] = truncate(own, ids, counts)
-        step = _Step(ids, counts)
-        for line, one in enumerate(self._requests.values()):  # of a prompt that is prefilled in parts the last counts
-            self._kept.setdefault(one.key, {})[len(one.tokens)] = step, line
-        return logits
-
-    def take(self, wanted: Sequence[tuple[int, int]]) -> list[Kept | None]:
-        """What requests that ended were sampled among: (key, tokens of the reply) each; None where some is missing."""
-        held = [(self._kept.pop(key, {}), tokens) for key, tokens in wanted]
-        return [Kept.of([its[place][0].of(its[place][1]) for place in range(tokens)])
-                if all(place in its for place in range(tokens)) else None for its, tokens in held]
-
-    def drop(self, keys: Sequence[int]) -> None:
-        """Forgets requests that were cancelled."""
-        for key in keys:
-            self._kept.pop(key, None)
+        positions = torch.zeros(len(logits), dtype=torch.int32)
+        for line, one in self._requests.items():
+            positions[line] = one.prompt + len(one.tokens)
+        asked = {line: one.asked for line, one in self._requests.items()}
+        return self.sets.truncated(logits, asked, positions.to(logits.device))

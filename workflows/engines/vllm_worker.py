@@ -52,16 +52,22 @@ class WeightLoader:
     def drop_logprobs(self, numbers: list[int]) -> None:
         self.kept.drop(numbers)
 
-    def take_kept(self, wanted: list[tuple[int, int]]) -> list[Kept | None]:
-        return self._truncation.take(wanted)
+    def keep_sets(self, second: bool) -> None:
+        """Finds or makes what keeps the tokens that others were sampled among (workflows/engines/vllm_truncation.py).
+        second: whether vLLM's second model runner is at work."""
+        if second:
+            from ouroboros.workflows.engines.vllm_truncation import truncate_in
+
+            self.sets = truncate_in(self.model_runner.sampler)
+        else:
+            processors = self.model_runner.input_batch.logitsprocs.argmax_invariant
+            self.sets = next(one.sets for one in processors if hasattr(one, "sets"))
+
+    def take_kept(self, wanted: list[tuple[int, int, int]]) -> list[Kept | None]:
+        return self.sets.take(wanted)
 
     def drop_kept(self, keys: list[int]) -> None:
-        self._truncation.drop(keys)
-
-    @property
-    def _truncation(self):
-        """Our logits processor (workflows/engines/vllm_truncation.py)."""
-        return next(one for one in self.model_runner.input_batch.logitsprocs.argmax_invariant if hasattr(one, "take"))
+        self.sets.drop(keys)
 
     def compare_adapter(self, number: int, directory: str) -> None:
         """Raises RuntimeError unless adapter `number` is active with the A matrices of `directory`.

@@ -7,6 +7,7 @@ bytes of one written from the original on the same device.
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
@@ -56,9 +57,9 @@ def reserve(parameters: Iterable[nn.Parameter], ranks: int) -> None:
 
 
 def written(parts: Sequence[Part]) -> None:
-    """Writes every part."""
-    for part in parts:
-        part.write(part.state)
+    """Writes every part, all at once: one thread fills no disk."""
+    with ThreadPoolExecutor(max(len(parts), 1)) as pool:
+        list(pool.map(lambda part: part.write(part.state), parts))
 
 
 def _tensors(state: Any) -> Iterator[Tensor]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.engine.adamw8bit import AdamW8bit
 from ouroboros.stages.learner.engine.budget import Exhausted
 from ouroboros.stages.learner.engine.muon import Muon
 from ouroboros.stages.learner.engine.packing import MicroBatch
@@ -41,7 +42,8 @@ class ZeroEngine:
         if optimizer.optimizer_type == "muon":
             made = Muon(module, process, lr=optimizer.lr, **self.given)
         else:
-            made = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, **self.given)
+            kind = AdamW8bit if optimizer.optimizer_type == "adamw8bit" else torch.optim.AdamW
+            made = kind([p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, **self.given)
         if self.zero_stage == 3:  # their code reads weights of the modules in them, which gather them when called alone
             for layer in layers_of(module):
                 deepspeed.utils.set_z3_leaf_module(layer, True)
