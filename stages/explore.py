@@ -86,8 +86,9 @@ class Explorer:
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
         shown = map(has_pictures, filter(None, (context.inputs["tasks"], context.inputs.get(HELD))))
-        self.engine = open_engine(model, seeing(config, any(shown)), end_tokens(self.tokenizer, model), self.colocated,
-                                  context.directory, adapter, self._await_trainer)
+        config = seeing(config, model, any(shown))
+        self.engine = open_engine(model, config, end_tokens(self.tokenizer, model), self.colocated, context.directory,
+                                  adapter, self._await_trainer)
         self.in_turns = self.colocated and not files.read_json(context.directory / TOTAL)["overlap"]
         self.continues = config.mode != "explore" and config.explorer.partial_rollout and not self.in_turns
         self.writer = Background()  # compresses and flushes a step's files while the next is generated

@@ -99,7 +99,8 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma3n": ("gemma3n_text", {}, {}),
     "gemma4": ("gemma4_text", {}, {}),
     "mistral3": ("mistral", {}, {"head_dim": 16}),
-    "qwen3_vl": ("qwen3_vl_text", {}, {"deepstack_visual_indexes": [0]}),
+    "qwen2_5_vl": ("qwen2_5_vl_text", {"image_token_id": 380}, {}),
+    "qwen3_vl": ("qwen3_vl_text", {"image_token_id": 380}, {"deepstack_visual_indexes": [0]}),
     "qwen3_5": ("qwen3_5_text", {}, {}),
     "qwen3_5_moe": ("qwen3_5_moe_text", {}, {}),
     "llama4": ("llama4_text", {}, {"vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64}),
@@ -107,8 +108,9 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "glm5_next": ("glm5_next_text", {}, {"projection_intermediate_size": 32}),
     "step3p7": ("step3p5", {}, {}),
 }
+MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}}
 TEXTS: dict[str, dict[str, Any]] = {  # families that are the text of such models alone
-    "qwen3_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}},
+    "qwen2_5_vl_text": MROPE, "qwen3_vl_text": MROPE,
     "glm5_next_text": {**INDEXED, "index_kpool": 2, "linear_head_dim": 16, "linear_num_heads": 4, "qk_rope_head_dim": 0,
                        "layer_types": LINEAR},
     "step3p5": {"num_sliding_attention_heads": 2, "share_expert_dim": 32},
@@ -164,6 +166,10 @@ def other(said: dict[str, Any], defaults: dict[str, Any], random: Random) -> dic
     for key in ("layer_types", "layers_block_type"):
         if key in said:
             made[key] = random.sample(said[key], len(said[key]))
+    if "mrope_section" in made.get("rope_parameters", {}):
+        half = (made.get("head_dim") or made["hidden_size"] // made["num_attention_heads"]) // 2
+        made["rope_parameters"] = {**made["rope_parameters"],
+                                   "mrope_section": [half - half // 3 * 2, half // 3, half // 3]}
     return made
 
 

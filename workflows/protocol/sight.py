@@ -1,7 +1,8 @@
 """How a model reads images: the tokens that stand for one, its features, and where these are among the tokens.
 
 Trainer and transformers engine give the text's model embeddings, in which the features of images take the place of the
-tokens that stand for them. Each image is processed by itself: what it becomes depends on no other one.
+tokens that stand for them. Each image is processed by itself: what it becomes depends on no other one. A family of
+models is a class of FAMILIES.
 """
 
 from __future__ import annotations
@@ -10,16 +11,85 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.pipeline.store.lazy import Tensor, torch
 from ouroboros.pipeline.store.pictures import Picture, pixels
 from ouroboros.workflows.protocol.hugging_face import import_transformers, read_config
 
-KINDS = ("idefics3",)  # whose positions are those of a text, and whose image tokens attend to those before them alone
 MOST_BYTES = 256 << 20  # of features that are kept
 
 Shown = Sequence[tuple[int, Sequence[Picture]]]  # where a row begins among flat tokens, and its images
+Inputs = dict[str, Tensor]  # of `get_image_features`, for one image
+
+
+class Seen(NamedTuple):
+    """What the text's model gets of flat tokens [T] with images. embeddings: [T, width]. positions: [T], or [3, T] with
+    those of time, height and width. stands: [T], whether a token stands for a feature. deep: what is added to the
+    outputs of the first layers there, each [features, width]."""
+
+    embeddings: Tensor
+    positions: Tensor
+    stands: Tensor
+    deep: Sequence[Tensor]
+
+    def inputs(self, places: Tensor, inside: Tensor | None = None) -> dict[str, Any]:
+        """Arguments of its forward for rows of flat places [R, L]. inside: [R, L], false for padding."""
+        given = {"inputs_embeds": self.embeddings[places], "position_ids": self.positions[..., places]}
+        if self.deep:
+            stands = self.stands[places] if inside is None else self.stands[places] & inside
+            given |= {"visual_pos_masks": stands, "deepstack_visual_embeds": self.deep}
+        return given
+
+
+class Idefics3:
+    """Tiles of one size and tokens around them, with the positions of a text; image tokens attend to those before them
+    alone. Its image processor needs no torchvision."""
+
+    def __init__(self, model: Path, config):
+        self._processor = import_transformers().AutoProcessor.from_pretrained(model, local_files_only=True)
+        self.mark = self._processor.image_token_id
+
+    def processed(self, image) -> tuple[list[int], Inputs]:
+        made = self._processor(text=[self._processor.image_token], images=[[image]], add_special_tokens=False,
+                               return_tensors="pt")
+        return made["input_ids"][0].tolist(), {name: made[name] for name in ("pixel_values", "pixel_attention_mask")}
+
+    def features(self, model: torch.nn.Module, images: Sequence[Inputs]) -> list[Tensor]:
+        whole = {name: torch.cat([one[name] for one in images], 1) for name in images[0]}
+        tiles = model.get_image_features(**whole).pooler_output
+        return [part.flatten(0, 1)[None] for part in tiles.split([one["pixel_values"].shape[1] for one in images])]
+
+    def grid(self, inputs: Inputs) -> None:
+        return None
+
+
+class QwenVL:
+    """A token for each square of merged patches, with its row and column as positions (M-RoPE); Qwen3-VL adds features
+    of the tower's inner layers to the text's first ones."""
+
+    def __init__(self, model: Path, config):
+        self._processor = import_transformers().AutoImageProcessor.from_pretrained(model, local_files_only=True)
+        self._merged, self.mark = config.vision_config.spatial_merge_size, config.image_token_id
+
+    def processed(self, image) -> tuple[list[int], Inputs]:
+        made = self._processor(images=[image], return_tensors="pt")
+        inputs = {name: made[name] for name in ("pixel_values", "image_grid_thw")}
+        rows, columns = self.grid(inputs)
+        return [self.mark] * (rows * columns), inputs
+
+    def features(self, model: torch.nn.Module, images: Sequence[Inputs]) -> list[Tensor]:
+        made = model.get_image_features(**{name: torch.cat([one[name] for one in images]) for name in images[0]})
+        return [torch.stack(layers) for layers in
+                zip(made.pooler_output, *(getattr(made, "deepstack_features", None) or ()), strict=True)]
+
+    def grid(self, inputs: Inputs) -> tuple[int, int]:
+        _, rows, columns = inputs["image_grid_thw"][0].tolist()
+        return rows // self._merged, columns // self._merged
+
+
+FAMILIES = {"idefics3": Idefics3, "qwen2_5_vl": QwenVL, "qwen3_vl": QwenVL}  # by model_type
 
 
 class Sight:
@@ -27,28 +97,31 @@ class Sight:
 
     def __init__(self, model: Path):
         """Raises ModelError for a model whose images are not supported."""
-        kind = read_config(model).model_type
-        if kind not in KINDS:
-            raise ModelError(f"{model}: tasks have images, which are not shown to {kind} models; needed a model of "
-                             f"{', '.join(KINDS)} (the first SmolVLM is one), or tasks without images.")
-        self._processor = import_transformers().AutoProcessor.from_pretrained(model, local_files_only=True)
-        self.mark = self._processor.image_token_id  # in a prompt before it is expanded; stands for a feature after
-        self._tokens: dict[Picture, list[int]] = {}
+        config = read_config(model)
+        if config.model_type not in FAMILIES:
+            raise ModelError(f"{model}: tasks have images, which are not shown to {config.model_type} models; needed a "
+                             f"model of {', '.join(FAMILIES)} (the first SmolVLM is an idefics3), or tasks without "
+                             "images.")
+        self._family = FAMILIES[config.model_type](model, config)
+        self.mark = self._family.mark  # in a prompt before it is expanded; stands for a feature after
+        self._read: dict[Picture, tuple[list[int], tuple[int, int] | None]] = {}  # tokens, rows and columns of these
         self._known: OrderedDict[tuple, Tensor] = OrderedDict()  # features by image, type and device, the last used
         self._bytes = 0
 
     def tokens(self, picture: Picture) -> list[int]:
         """Those that stand for an image."""
-        if picture not in self._tokens:
-            self._tokens[picture] = self.processed(picture)[0]
-        return self._tokens[picture]
+        return self._looked_up(picture)[0]
 
-    def processed(self, picture: Picture) -> tuple[list[int], dict[str, Tensor]]:
+    def _looked_up(self, picture: Picture) -> tuple[list[int], tuple[int, int] | None]:
+        if picture not in self._read:
+            tokens, inputs = self.processed(picture)
+            self._read[picture] = tokens, self._family.grid(inputs)
+        return self._read[picture]
+
+    def processed(self, picture: Picture) -> tuple[list[int], Inputs]:
         """The tokens that stand for an image, and its inputs of `get_image_features`: up to tens of MB,
         and so not kept, unlike the features made of them."""
-        made = self._processor(text=[self._processor.image_token], images=[[pixels(picture)]],
-                               add_special_tokens=False, return_tensors="pt")
-        return made["input_ids"][0].tolist(), {name: made[name] for name in ("pixel_values", "pixel_attention_mask")}
+        return self._family.processed(pixels(picture))
 
     def expanded(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
         """A prompt with the tokens of its images in place of marks. Raises DataError where there are not as many."""
@@ -69,28 +142,48 @@ class Sight:
             begin = place + len(stands)
         return made + list(tokens[begin:])
 
-    def embeddings(self, model: torch.nn.Module, ids: Tensor, shown: Shown) -> Tensor:
-        """Embeddings [T, width] of flat tokens [T] with features in place of the tokens that stand for images: of each
-        row the first such ones, as a model may also have sampled the token."""
-        found, places, wanted = model.get_input_embeddings()(ids), [], []
-        features = self._features(model, dict.fromkeys(one for _, of_row in shown for one in of_row), found)
-        for begin, of_row in shown:
-            wanted += [features[one] for one in of_row]
-            count = sum(len(features[one]) for one in of_row)
-            places.append(begin + (ids[begin:] == self.mark).nonzero()[:count, 0])
-        return found.index_put((torch.cat(places),), torch.cat(wanted))
+    def seen(self, model: torch.nn.Module, ids: Tensor, positions: Tensor, shown: Shown) -> Seen:
+        """Flat tokens [T] with features in place of the tokens that stand for images: of each row the first such ones,
+        as a model may also have sampled the token. positions: [T], of a text, 0 where a row begins."""
+        embedded = model.get_input_embeddings()(ids)
+        features = self._features(model, dict.fromkeys(one for _, of_row in shown for one in of_row), embedded)
+        images = [features[one] for _, of_row in shown for one in of_row]
+        rows = [begin + (ids[begin:] == self.mark).nonzero()[: sum(features[one].shape[1] for one in of_row), 0]
+                for begin, of_row in shown]
+        places, (first, *deep) = torch.cat(rows), torch.cat(images, 1)
+        for of_row, (_, pictures) in zip(rows, shown, strict=True):
+            positions = self._placed(positions, of_row, [self._looked_up(one)[1] for one in pictures])
+        return Seen(embedded.index_put((places,), first), positions,
+                    torch.zeros_like(ids, dtype=torch.bool).index_fill_(0, places, True), deep)
+
+    def _placed(self, positions: Tensor, places: Tensor, grids: Sequence[tuple[int, int] | None]) -> Tensor:
+        """Positions [T] or [3, T] with those of a row's images. places: [n], where their features are."""
+        if None in grids:
+            return positions
+        made = positions.expand(3, -1).clone()
+        ends = (made[0, places[0] + 1 :] == 0).nonzero()  # where the next row begins
+        end = int(places[0] + 1 + ends[0]) if len(ends) else made.shape[1]
+        at = 0
+        for rows, columns in grids:
+            begin, count = int(places[at]), rows * columns
+            steps = torch.arange(count, device=made.device)
+            made[:, begin : begin + count] = made[:, begin, None] + torch.stack([
+                0 * steps, steps // columns, steps % columns])
+            made[:, begin + count : end] += max(rows, columns) - count
+            at += count
+        return made
 
     def _features(self, model: torch.nn.Module, pictures: Iterable[Picture], like: Tensor) -> dict[Picture, Tensor]:
-        """The features [n, width] of each image. Towers are frozen: these have no gradient, and are computed once."""
+        """The features [1 + deep, n, width] of each image. Towers are frozen: these have no gradient, and are computed
+        once."""
         keys = {one: (one, like.dtype, like.device) for one in pictures}
         if new := [one for one, key in keys.items() if key not in self._known]:
-            inputs = [self.processed(one)[1] for one in new]
-            whole = {name: torch.cat([one[name] for one in inputs], 1).to(like.device) for name in inputs[0]}
+            inputs = [{name: part.to(like.device) for name, part in self.processed(one)[1].items()} for one in new]
             with torch.no_grad():
-                tiles = model.get_image_features(**whole).pooler_output.to(like.dtype)
-            for one, part in zip(new, tiles.split([one["pixel_values"].shape[1] for one in inputs]), strict=True):
-                self._known[keys[one]] = part.flatten(0, 1).clone()
-            self._bytes += tiles.nbytes
+                made = self._family.features(model, inputs)
+            for one, part in zip(new, made, strict=True):
+                self._known[keys[one]] = part.to(like.dtype, copy=True)
+                self._bytes += self._known[keys[one]].nbytes
         found = {}
         for one, key in keys.items():
             self._known.move_to_end(key)

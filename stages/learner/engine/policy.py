@@ -105,8 +105,8 @@ class Policy(Deterministic):
         part = self.way.part(source, len(input_ids))
         experts = None if experts is None else experts[part.own]
         routed = self._route(segments, part.places, experts) if self.routers else None
-        embedded = sight_of(self.model.name_or_path).embeddings(self.model, input_ids, pictures) if pictures else None
-        chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way, embedded)[part.places]
+        seen = sight_of(self.model.name_or_path).seen(self.model, input_ids, positions, pictures) if pictures else None
+        chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way, seen)[part.places]
         if routed is not None:
             self.differing = part.whole(self.routers.differing(routed, experts))
         if isinstance(temperature, Tensor):

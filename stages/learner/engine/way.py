@@ -21,6 +21,7 @@ from ouroboros.stages.learner.engine.recurrent import Recurrent
 from ouroboros.stages.learner.engine.sharing import Segments
 from ouroboros.stages.learner.engine.ulysses import Part, Sequence, Whole
 from ouroboros.workflows.protocol.hugging_face import set_exact_attention
+from ouroboros.workflows.protocol.sight import Seen
 
 
 @dataclass
@@ -117,22 +118,23 @@ def places(segments: Segments, source: Tensor, way: Way) -> Tensor:
 
 
 def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, segments: Segments, way: Way,
-                  embedded: Tensor | None = None) -> Tensor:
+                  seen: Seen | None = None) -> Tensor:
     """The last hidden states of a flat micro-batch [T, width], or those of this rank. input_ids, positions: [T].
-    embedded: embeddings [T, width] in place of those of input_ids; not where ranks share the micro-batch."""
-    name, given = ("input_ids", input_ids) if embedded is None else ("inputs_embeds", embedded)
+    seen: of rows with images; not where ranks share the micro-batch."""
     if way.packed:
         if way.sequence:
-            given, positions, segments = way.sequence.pad(given, positions, segments)
-            given, positions = way.sequence.own(given), way.sequence.own(positions)
+            input_ids, positions, segments = way.sequence.pad(input_ids, positions, segments)
+            input_ids, positions = way.sequence.own(input_ids), way.sequence.own(positions)
         places = attention.layout(segments, input_ids.device, way.packed) | {"sequence": way.sequence}
         if way.recurrent:
             places |= way.recurrent.place(segments, input_ids.device)
-        return transformer(**{name: given[None]}, position_ids=positions[None], use_cache=False,
-                           **places).last_hidden_state[0]
+        given = {"input_ids": input_ids[None], "position_ids": positions[None]} if seen is None else (
+            seen.inputs(torch.arange(len(input_ids), device=input_ids.device)[None]))
+        return transformer(**given, use_cache=False, **places).last_hidden_state[0]
     gather, scatter = (torch.from_numpy(places).to(input_ids.device) for places in attention.padded_places(segments))
     lengths = torch.from_numpy(segments.lengths).to(input_ids.device)
     inside = torch.arange(gather.shape[1], device=input_ids.device) < lengths[:, None]
     mask = None if bool(inside.all()) else inside.long()
-    hidden = transformer(**{name: given[gather]}, attention_mask=mask, use_cache=False).last_hidden_state
+    given = {"input_ids": input_ids[gather]} if seen is None else seen.inputs(gather, inside)
+    hidden = transformer(**given, attention_mask=mask, use_cache=False).last_hidden_state
     return hidden.flatten(0, 1).index_select(0, scatter)
