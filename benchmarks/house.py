@@ -205,8 +205,9 @@ def main() -> int:
         (["slowest files of the last make test", "seconds"], files.most_common(10)),
         (["slowest tests of the last make test", "seconds"], tests.most_common(10)),
         (["tests that cannot fail"], [(place,) for place in idle]),
-        (["beyond a limit", ""], [(name, one if isinstance(one, str) else " -> ".join(one)) for name in beyond(found)
-                                  if not isinstance(found[name], int) for one in found[name]]),
+        (["beyond a limit", ""], [(name, " -> ".join(one) if isinstance(one, tuple | list) else one)
+                                  for name in beyond(found) if not isinstance(found[name], int)
+                                  for one in found[name]]),
         (["", "found", "limit", "goal"],
          [(name, number(found[name]), limit, GOALS.get(name, limit)) for name, limit in LIMITS.items()]),
     ):
