@@ -5,6 +5,7 @@ The functions run in a process (stages/rewarded_again.py, by the code of mode=sc
 its first rows must come out as they are stored, or the reward is not a function of the response. Trainer steps are
 taken up to the first that reads an explorer step of which any row is rewarded otherwise. Explorer steps behind it, by
 weights of the taken steps, keep their responses and have their new rewards, unless rewards decide what is explored.
+Evaluations of these weights have new rewards too, where their samples have all that is rewarded.
 """
 
 import logging

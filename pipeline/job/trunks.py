@@ -37,8 +37,8 @@ class Donor:
     """A stage and what is taken of it: trainer steps up to `step`, explorer steps up to `explored`.
 
     evaluated: the last weights version whose scores are taken; -1: none. damaged: (table, step) of files that are not.
-    total: trainer steps of the stage that takes. rewarded: of one with other rewards, where explorer steps with new
-    ones are (pipeline/job/rewarding.py). first: the first row with another reward, in words.
+    total: trainer steps of the stage that takes. rewarded: of one with other rewards, where explorer steps and
+    evaluations with new ones are (pipeline/job/rewarding.py). first: the first row with another reward, in words.
     """
 
     stage: Path
