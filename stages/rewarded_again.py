@@ -156,15 +156,20 @@ def _other_batch(context: Context, donor: Path, since: int) -> tuple[int | None,
         source = Rollouts(replace(context, directory=copy), algorithm)
         for step in made:
             trained = tables.read(tables.step_file(donor, "trained", step), records.Trained).to_pylist()
-            stored = {row["experience_id"]: row["advantage"] for row in trained if not row["is_expert"]}
+            stored = {_bare(row["experience_id"]): row["advantage"] for row in trained if not row["is_expert"]}
             try:
                 rows = source.with_advantages(source.cut(step)).rows
             except StageError:  # no row is left
                 return step, True
-            now = {row.id: row.advantage for row in rows if row.origin}
+            now = {_bare(row.id): row.advantage for row in rows if row.origin}
             if now.keys() != stored.keys() or any(not math.isclose(now[one], stored[one], abs_tol=1e-9) for one in now):
                 return step, True
     return None, True
+
+
+def _bare(name: str) -> str:
+    """An id without the name of the stage that made the row: of rows that were taken, another one."""
+    return name.partition("/")[2]
 
 
 def _unlike(config: Config) -> str:

@@ -5,6 +5,7 @@ The functions run in a process (stages/rewarded_again.py, by the code of mode=sc
 its first rows must come out as they are stored, or the reward is not a function of the response. Trainer steps are
 taken up to the first that reads an explorer step of which any row is rewarded otherwise. Explorer steps behind it, by
 weights of the taken steps, keep their responses and have their new rewards, unless rewards decide what is explored.
+Evaluations of these weights have new rewards too, where their samples have all that is rewarded.
 """
 
 import logging
@@ -27,29 +28,30 @@ TRIED = 50  # rows that the functions of the donor reward again, in whole explor
 MOST = 3  # donors that are tried
 
 
-def listed(stage: Path, trunk: Mapping[str, Any]) -> list[Path]:
-    """Returns the stages that differ from one in their rewards alone, those with the most steps first."""
-    return [place for _, place in trunks.listed(stage, trunk["unrewarded"])] if "unrewarded" in trunk else []
-
-
 def find(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger) -> trunks.Donor | None:
-    """Returns what a stage without a checkpoint takes of the first donor that gives something; the log has why others
+    """Returns what a stage without a checkpoint takes of the donor that gives the most steps; the log has why others
     give nothing. Rows with new rewards are below TEMPORARY of the stage, which the caller deletes."""
-    donors = [] if trunks.begun(stage) else listed(stage, spec.get("trunk", {}))
+    settings = spec.get("trunk", {}).get("unrewarded")
+    donors = trunks.listed(stage, settings) if settings and not trunks.begun(stage) else []
     if donors and (words := unrepeatable(config)):
-        log.info("nothing is taken from %s, which differs in its rewards alone: %s", donors[0].name, words)
+        log.info("nothing is taken from %s, which differs in its rewards alone: %s", donors[0][1].name, words)
         return None
-    for place in donors[:MOST]:
+    best = None
+    for reached, place in donors[:MOST]:
+        if best and reached <= best.step:
+            break
         log.info("the responses of %s are rewarded again", place.name)
         try:
             found = _offered(stage, place, spec, config)
         except (OuroError, FileNotFoundError) as error:
             found = str(error)
         if isinstance(found, trunks.Donor):
-            return found
-        log.info("nothing is taken from %s: %s", place.name, found)
-    shutil.rmtree(stage / TEMPORARY, ignore_errors=True)
-    return None
+            best = max(best or found, found, key=lambda one: one.step)
+        else:
+            log.info("nothing is taken from %s: %s", place.name, found)
+    if best is None:
+        shutil.rmtree(stage / TEMPORARY, ignore_errors=True)
+    return best
 
 
 def ask(donor: Path, spec: Mapping[str, Any], out: Path, rows: int | None = None, whole: bool = False
@@ -68,7 +70,7 @@ def ask(donor: Path, spec: Mapping[str, Any], out: Path, rows: int | None = None
 
 def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any) -> trunks.Donor | str:
     """Returns what a donor gives, or why it gives nothing."""
-    out, theirs = stage / TEMPORARY / stage.name, files.read_json(place / "stage.json")
+    out, theirs = stage / TEMPORARY / place.name / stage.name, files.read_json(place / "stage.json")
     if words := unrepeatable(Config.partial(theirs["config"])):
         return words
     shutil.rmtree(out.parent, ignore_errors=True)

@@ -37,8 +37,8 @@ class Donor:
     """A stage and what is taken of it: trainer steps up to `step`, explorer steps up to `explored`.
 
     evaluated: the last weights version whose scores are taken; -1: none. damaged: (table, step) of files that are not.
-    total: trainer steps of the stage that takes. rewarded: of one with other rewards, where explorer steps with new
-    ones are (pipeline/job/rewarding.py). first: the first row with another reward, in words.
+    total: trainer steps of the stage that takes. rewarded: of one with other rewards, where explorer steps and
+    evaluations with new ones are (pipeline/job/rewarding.py). first: the first row with another reward, in words.
     """
 
     stage: Path
@@ -172,12 +172,13 @@ def _after(trunk: Mapping[str, Any], step: int) -> Mapping[str, Any]:
 
 def listed(stage: Path, settings: str) -> list[tuple[int, Path]]:
     """Returns the stages that have the same name and settings but for their ends, and the step of a checkpoint of
-    each, the newest, by which they are ordered, the largest first. The same name: rows are addressed by it."""
+    each, the newest, by which they are ordered, the largest first, and of equal ones the last that was planned. The
+    same name: rows are addressed by it."""
     entries = (stage.parent / INDEX / settings).glob(f"{stage.name.rpartition('-')[0]}-*")
     places = sorted(stage.parent / entry.name for entry in entries if entry.name != stage.name)
     found = [(steps[-1], place) for place in places
              if (place / "stage.json").exists() and (steps := checkpoints.complete_checkpoints(place))]
-    return sorted(found, key=lambda one: -one[0])
+    return sorted(found, key=lambda one: (-one[0], -(one[1] / "stage.json").stat().st_mtime))
 
 
 def _names(changed: Collection[str], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:

@@ -17,13 +17,13 @@ from ouroboros.pipeline.store.errors import DataError, nearest
 
 MOST = 10  # tasks, and rows, that are listed
 SHOWN = 60  # characters of a response
-# an attempt: its reward is in each of its rows
+# an attempt: its reward is in each of its rows; an id has the name of the stage that made it, which may be another one
 ATTEMPTS = """CREATE TABLE attempts AS
-    SELECT stored.experience_id, stored.step, stored.taskset, stored.task_id, stored.response,
+    SELECT stored.experience_id, step, stored.taskset, stored.task_id, stored.response,
            stored.reward AS before, made.reward AS after, stored.accuracy AS solved, made.accuracy AS solves,
            stored.reward_components AS parts, made.reward_components AS new_parts, made.reason,
            before IS DISTINCT FROM after OR solved IS DISTINCT FROM solves AS differs
-    FROM {stored} stored JOIN {made} made USING (experience_id) WHERE stored.turn = 0"""
+    FROM {stored} stored JOIN {made} made USING (step, slot, turn) WHERE turn = 0"""
 # key of the answer -> question; the first has one row
 QUESTIONS = {
     "attempts": """SELECT count(*) AS attempts, count_if(differs) AS changed, count_if(after > before) AS higher,

@@ -1,10 +1,11 @@
 """Stored responses under corrected rewards: what differs, in the process that compares."""
 
+import logging
 from dataclasses import replace
 
 import pytest
 
-from ouroboros.pipeline.job import rewarding
+from ouroboros.pipeline.job import rewarding, trunks
 from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.settings.reward_rules import unrepeatable
 from ouroboros.pipeline.settings.setting import plain
@@ -161,6 +162,25 @@ def test_of_a_stage_that_a_judge_rewarded_nothing_is_taken(explored, tmp_path):
     config = plain(overridden(*TINY, "buffer.explorer_input.default_reward_fn_type=judge_reward"))
     files.write_json(donor / "stage.json", files.read_json(donor / "stage.json") | {"config": config})
     assert "judge_reward" in rewarding._offered(tmp_path / "new", donor, {}, None)
+
+
+@pytest.mark.parametrize(("given", "chosen", "asked"), [
+    ({"a": 9, "b": 4}, "a", 1), ({"a": 2, "b": 4}, "b", 2), ({"a": "no", "b": 4}, "b", 2),
+    ({"a": "no", "b": "no"}, None, 2)])
+def test_the_donor_that_gives_the_most_steps_is_taken(monkeypatch, tmp_path, given, chosen, asked):
+    """Both have nine steps; one that gives all of them leaves nothing to ask of the other."""
+    places = []
+
+    def offered(stage, place, *_):
+        places.append(place.name)
+        found = given[place.name]
+        return found if isinstance(found, str) else trunks.Donor(place, found, found, -1, (), 9)
+
+    monkeypatch.setattr(trunks, "listed", lambda *_: [(9, tmp_path / name) for name in given])
+    monkeypatch.setattr(rewarding, "_offered", offered)
+    spec = {"trunk": {"unrewarded": "0"}}
+    found = rewarding.find(tmp_path / "new", spec, overridden(*TINY), logging.getLogger("test"))
+    assert (found and found.stage.name, len(places)) == (chosen, asked)
 
 
 @pytest.mark.parametrize(("override", "decides"), [

@@ -14,14 +14,17 @@ AFTER = {"a": (1.0, 1.0, {"digits": 0.5, "form": 0.5}), "b": (0.5, 0.0, {"digits
 
 @pytest.fixture
 def found(tmp_path):
-    """a is of explorer step 1, b and c are of 2, d of 3; c fails under the new function."""
+    """a is of explorer step 1, b and c are of 2, d of 3; c fails under the new function. a was taken of another stage,
+    whose name it has."""
     for directory, rewards in (("stored", BEFORE), ("made", AFTER)):
+        maker = "first" if directory == "stored" else "rft"
         for step, names in {1: "a", 2: "bc", 3: "d"}.items():
             tables.write(tables.step_file(tmp_path / directory, "experience", step), records.Experience, [
-                row(records.Experience, experience_id=name, step=step, taskset="t", task_id="1" if name < "c" else name,
-                    response=f"said by {name}", reward=reward, accuracy=solved, reward_components=list(parts.items()),
-                    status="reward_failed" if reward is None else "ok", reason="boom" if reward is None else None)
-                for name in names for reward, solved, parts in [rewards[name]]])
+                row(records.Experience, experience_id=f"{maker if name == 'a' else 'rft'}/{name}", step=step, slot=slot,
+                    taskset="t", task_id="1" if name < "c" else name, response=f"said by {name}", reward=reward,
+                    accuracy=solved, reward_components=list(parts.items()), reason="boom" if reward is None else None,
+                    status="reward_failed" if reward is None else "ok")
+                for slot, name in enumerate(names) for reward, solved, parts in [rewards[name]]])
     return reward_diff._counted(tmp_path / "stored", tmp_path / "made")
 
 
@@ -35,7 +38,7 @@ def test_components_tasks_and_rows_that_change_most_are_first(found):
     assert [(one["component"], one["changed"]) for one in found["components"]] == [("digits", 3), ("form", 1)]
     assert [(one["task_id"], one["attempts"], one["changed"]) for one in found["tasks"]] == [("1", 2, 2), ("c", 1, 1)]
     assert [tuple(one.values()) for one in found["rows"]] == [
-        ("c", 1.0, None, "boom"), ("a", 0.0, 1.0, "said by a"), ("b", 1.0, 0.5, "said by b")]
+        ("rft/c", 1.0, None, "boom"), ("first/a", 0.0, 1.0, "said by a"), ("rft/b", 1.0, 0.5, "said by b")]
 
 
 @pytest.mark.parametrize(("step", "certain", "figure"), [
