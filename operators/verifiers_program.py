@@ -134,9 +134,12 @@ async def _prepared(self: Runtime, script: str | bytes, env=None, *, activate: b
 def main(work: str, given: str, *arguments: str) -> None:
     out = os.fdopen(os.dup(1), "w")  # what packages print goes elsewhere
     os.dup2(2, 1)
-    config = resolved(json.loads(given))
     if work == "tasks":
-        return tasks(config, *arguments, out)
+        try:
+            return tasks(resolved(json.loads(given)), *arguments, out)
+        except Exception as error:  # of the package: one line, for the check
+            sys.exit(f"{type(error).__name__}: {' '.join(str(error).replace('*', '').split())[:500]}")
+    config = resolved(json.loads(given))
     Runtime.prepare_uv_script = _prepared
     number, seconds = arguments
     return asyncio.run(serve(config, socket.socket(fileno=int(number)), float(seconds)))

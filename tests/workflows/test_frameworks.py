@@ -34,7 +34,7 @@ def documented(tmp_path, monkeypatch):
     sources = {"my_tools": next(one for one in examples("tools.md") if "def stock" in one)} | {
         module: next(one for one in frameworks if mark in one) for module, mark in (
             ("my_graph", "def graph"), ("my_small", "def small"), ("my_scope", "def scoped"),
-            ("my_verified", "def verified"), ("my_cliff", "class Cliff"), ("my_swe", "def swe"))}
+            ("my_cliff", "class Cliff"), ("my_swe", "def swe"))}
     for module, source in sources.items():
         (tmp_path / f"{module}.py").write_text(source)
         monkeypatch.delitem(sys.modules, module, raising=False)
@@ -63,13 +63,6 @@ def test_smolagents_call_their_tool_for_the_answer(roll):  # noqa: F811
     assert (outcome.reason, outcome.own_text) == (None, "ordered")
     assert [one.name for one in outcome.tool_calls] == ["stock", "order"]
     assert sum(sum(trained.action_mask) for _, trained, _ in outcome.turns) == sum(len(tokens(one)) + 1 for one in said)
-
-
-@pytest.mark.parametrize(("said", "reward"), [("2", 1.0), ("3", 0.0)])
-def test_the_rubric_of_verifiers_is_the_reward(roll, said, reward):  # noqa: F811
-    outcome, engine = roll("my_verified:verified", [said])
-    assert (outcome.reason, outcome.components) == (None, {"reward": reward})
-    assert engine.prompts == ["1+1:"]
 
 
 def test_a_world_of_gymnasium_is_an_environment(roll):  # noqa: F811

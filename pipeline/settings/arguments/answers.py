@@ -164,7 +164,7 @@ class VerifiersWorkflow(Workflow):
 class HarnessAgent(Workflow):
     """A program, such as a coding agent, works in a task of Harbor and asks the policy by HTTP."""
     acts_by_itself = True
-    command: str = Field(description=(
+    command: str = Field("", description=(
         "what bash runs in the task's directory; INSTRUCTION, MODEL, OPENAI_BASE_URL, OPENAI_API_KEY and those of "
         "Anthropic are its variables"))
     locked_environment: str | None = Field(None, description=(
