@@ -14,7 +14,7 @@ from ouroboros.pipeline.job.tasksets import read_train
 from ouroboros.pipeline.settings.arguments.answers import tool_arguments
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store import checkpoints, files, records, tables
-from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.errors import ConfigError, DataError
 from ouroboros.stages.curation import curation_of
 from ouroboros.stages.explorer.children import run_child
 from ouroboros.stages.explorer.groups import set_baseline
@@ -70,6 +70,9 @@ class Scorer:
     def read(self, step: int) -> list[records.Experience]:
         """The rows of an explorer step as they are stored."""
         stored = tables.read(tables.step_file(self.source, "experience", step), records.Experience).to_pylist()
+        if role := next((row["role"] for row in stored if row["role"]), None):
+            raise DataError(f"{self.source.name} has rows of several players (role {role}), whose rewards are their "
+                            "workflow's and not of reward functions alone: they cannot be made again. Explore anew.")
         return [records.Experience(**row) for row in stored]
 
     def rewarded(self, stored: list[records.Experience]) -> list[records.Experience]:

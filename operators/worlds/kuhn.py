@@ -1,7 +1,7 @@
 """Kuhn poker (Kuhn 1950): its rules, the value of a strategy, and how much a best response wins from it.
 
 Three cards, J < Q < K; two players get one each, put in 1, and may bet 1 more. A history has a letter for each move: b
-bets or calls, p checks or folds. A strategy is the probability of b in each information set, a card and a history.
+bets or calls, p checks or folds. A strategy is the probability of b in each information set, a history and a card.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from ouroboros.pipeline.store.records import RawTask
 
 CARDS, MOVES, ROLES = "JQK", "bp", ("first", "second")
 DEALS = ["".join(cards) for cards in permutations(CARDS, 2)]
-SETS = [[card + history for history in histories for card in CARDS] for histories in (("", "pb"), ("p", "b"))]
+SETS = [[history + card for history in histories for card in CARDS] for histories in (("", "pb"), ("p", "b"))]
 VALUE = -1 / 18  # of the game for the first player, with best play of both
 
 
@@ -29,7 +29,7 @@ def value(strategy: Mapping[str, float]) -> float:
     def play(deal: str, history: str) -> float:
         if (won := winnings(deal, history)) is not None:
             return won
-        bets = strategy[deal[len(history) % 2] + history]
+        bets = strategy[history + deal[len(history) % 2]]
         return bets * play(deal, history + "b") + (1 - bets) * play(deal, history + "p")
 
     return sum(play(deal, "") for deal in DEALS) / len(DEALS)

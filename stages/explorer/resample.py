@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.workflows.protocol.outcomes import Outcome
+from ouroboros.workflows.protocol.roles import rewards_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,11 @@ def fill(
 
 
 def is_informative(group: Group, metric: str | None) -> bool:
-    """Whether the rewarded responses of a group differ in quality."""
-    return len(set(measured(group, metric)[1])) > 1
+    """Whether the rewarded responses of a group differ in quality, of players those of one of them."""
+    name, values = measured(group, metric)
+    if name == "reward":
+        values = [rewards_of(outcome) for outcome in group.sampled if outcome.status == "ok"]
+    return len(set(values)) > 1
 
 
 def measured(group: Group, metric: str | None) -> tuple[str, list[float]]:

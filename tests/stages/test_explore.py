@@ -33,6 +33,37 @@ def with_examples(prompt):
 WORKFLOW = ("default_workflow_type=tests.ending_code:walks", "default_reward_fn_type=format_reward")
 
 
+def two_players(prompt):
+    """White wins by 2, as what it earned in its two turns."""
+    turns = []
+    for role, earned in (("white", 1.5), ("black", -2.0), ("white", 0.5)):
+        reply = yield prompt
+        turns.append(Trajectory(prompt, reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason,
+                                role=role, reward=earned))
+    return turns
+
+
+@pytest.mark.parametrize(("trained", "rows"), [
+    ("[]", [("white", 0, 2.0), ("black", 1, -2.0), ("white", 2, 2.0)]),
+    ("[white]", [("white", 0, 2.0), ("white", 1, 2.0)])])
+def test_each_row_has_the_reward_of_its_player(stage, trained, rows):
+    context = stage("buffer.explorer_input.default_workflow_type=tests.stages.test_explore:two_players",
+                    f"explorer.trained_roles={trained}")
+    step(publish_model(context, 0))
+    found = [row for row in rows_of_step(context) if row["status"] == "ok"]
+    slots = sorted({row["slot"] for row in found})
+    assert len(slots) > 1
+    assert [(row["slot"], row["role"], row["turn"], row["reward"]) for row in found] == [
+        (slot, *row) for slot in slots for row in rows]
+
+
+def test_a_trained_role_without_rows_ends_the_step(stage):
+    context = stage("buffer.explorer_input.default_workflow_type=tests.stages.test_explore:two_players",
+                    "explorer.trained_roles=[white,green]")
+    with refuses(StageError, "green", "white"):
+        step(publish_model(context, 0))
+
+
 @pytest.mark.parametrize(("chosen", "status", "reason"), [
     (WORKFLOW, "workflow_failed",
      "the process of the workflow tests.ending_code:walks ended with exit code 3, without a result"),

@@ -4,6 +4,7 @@
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.stages.explorer.resample import Group, fill, is_informative
 from ouroboros.workflows.protocol.outcomes import Outcome
+from ouroboros.workflows.protocol.trajectory import Trajectory
 from tests.golden.messages import refuses, wording
 
 
@@ -92,3 +93,14 @@ def test_without_an_accuracy_the_reward_is_compared_or_an_error_says_so():
     assert not is_informative(group(0, *[Outcome("ok", components={"score": 1.5})] * 2), None)
     with refuses(DataError, "resample_metric=accuracy", "`accuracy`"):
         is_informative(scored, "accuracy")
+
+
+def test_players_are_compared_by_role():
+    """What they earn sums to 0 in each attempt: white's rewards are 1 and -1."""
+    def played(white):
+        turns = [Trajectory([1], [2], [-1.0], [1], "stop", role=role) for role in ("white", "black")]
+        components = {"white": white, "black": -white}
+        return Outcome("ok", trajectory=turns[1], earlier=[(turns[0], "")], components=components)
+
+    assert is_informative(group(0, played(1.0), played(-1.0)), None)
+    assert not is_informative(group(0, played(1.0), played(1.0)), None)

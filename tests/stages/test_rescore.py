@@ -12,7 +12,7 @@ from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store import files, records, tables
-from ouroboros.pipeline.store.errors import ConfigError, StageError
+from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError
 from ouroboros.stages.rescore import Scorer
 from tests.configs import TINY, overridden
 from tests.golden.messages import refuses
@@ -187,3 +187,9 @@ def test_groups_are_compared_as_they_were_explored(score, monkeypatch):
     groups = [r["group_id"] for r in before if r["task_id"] != "t2"]
     assert seen[-1] == (4, groups)
     assert sorted(map(groups.count, set(groups))) == [2, 2]
+
+
+def test_rewards_of_players_are_not_made_again(score):
+    players = "buffer.explorer_input.default_workflow_type=tests.stages.test_explore:two_players"
+    with refuses(DataError, "role white"):
+        score(LONGER, explored=(players,))

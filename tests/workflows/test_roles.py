@@ -88,7 +88,7 @@ def play(settings, deal, moves):
 def test_a_hand_of_kuhn_poker(settings, deal, moves, first):
     turns, asked = play(settings, deal, moves)
     assert [one.role for one in turns] == ["first", "second", "first"][: len(moves)]
-    assert asked == [deal[place % 2] + moves[:place] for place in range(len(moves))]
+    assert asked == [moves[:place] + deal[place % 2] for place in range(len(moves))]
     outcome = Outcome("ok", trajectory=turns[-1], earlier=[(one, "") for one in turns[:-1]])
     assert settle(outcome) is None
     assert outcome.components == {"first": first, "second": -first}
@@ -100,8 +100,8 @@ def test_the_value_of_kuhn_poker_and_what_its_players_lose():
     second bets a J and calls a Q with 1/3. From coins a best response wins 5/12 in one seat, and 1/2 in the other."""
     assert (len(DEALS), len(UNIFORM)) == (6, 12)
     for a in (0.0, 0.2, 1 / 3):
-        best = {"J": a, "Q": 0.0, "K": 3 * a, "Jpb": 0.0, "Qpb": a + 1 / 3, "Kpb": 1.0,
-                "Jp": 1 / 3, "Qp": 0.0, "Kp": 1.0, "Jb": 0.0, "Qb": 1 / 3, "Kb": 1.0}
+        best = {"J": a, "Q": 0.0, "K": 3 * a, "pbJ": 0.0, "pbQ": a + 1 / 3, "pbK": 1.0,
+                "pJ": 1 / 3, "pQ": 0.0, "pK": 1.0, "bJ": 0.0, "bQ": 1 / 3, "bK": 1.0}
         assert value(best) == pytest.approx(VALUE) == pytest.approx(-1 / 18)
         assert exploitability(best) == pytest.approx(0.0, abs=1e-12)
     assert value(UNIFORM) == pytest.approx(1 / 8)

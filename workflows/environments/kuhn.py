@@ -10,7 +10,7 @@ def kuhn(prompt: list[int], task) -> Attempt:
     turns, history = [], ""
     while (won := winnings(task.answer, history)) is None:
         seat = len(history) % 2
-        asked = task.prompt([{"role": "user", "content": task.answer[seat] + history}])
+        asked = task.prompt([{"role": "user", "content": history + task.answer[seat]}])
         reply = yield asked
         turns.append(Trajectory(asked, reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason,
                                 role=ROLES[seat]))

@@ -55,6 +55,12 @@ def reward_of(outcome: Outcome, role: str | None) -> tuple[float | None, dict[st
     return outcome.components[role], {SHARED: outcome.components[role]}
 
 
+def rewards_of(outcome: Outcome) -> frozenset[tuple[str | None, float | None]]:
+    """Each role of an attempt, with its reward."""
+    roles = {turn and turn.role for _, turn, _ in outcome.turns}
+    return frozenset((role, reward_of(outcome, role)[0]) for role in roles)
+
+
 def keep(outcomes: Sequence[Outcome], trained: Sequence[str]) -> None:
     """Leaves attempts the rows of the trained roles; one without any has failed. trained: empty: all are.
 
