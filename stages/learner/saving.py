@@ -7,6 +7,7 @@ thread must not take part in collectives while the main thread does) and for the
 
 import hashlib
 import shutil
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.snapshot import Part, copied, reserve, written
 from ouroboros.workflows.protocol.prompts import keep_template
 
+FLUSH_SECONDS = 0.2  # interval of flushing files that are written
 POLL_SECONDS = 0.02  # interval of looking for the files of the other ranks
 RECENT = 10  # steps, the slowest of which is expected of the next one
 LEAST_ROOM = 5.0  # seconds for a stage to end its processes
@@ -94,7 +96,8 @@ class Saving:
         temporary, final = self._temporary(step), checkpoints.checkpoint_directory(self.context.directory, step)
         flags = [temporary / f".rank={rank}" for rank in range(1, self.process.ranks)]
         with _removed_on_error(temporary):
-            written(parts)
+            with _flushed(temporary):
+                written(parts)
             if self.process.rank > 0:
                 flags[self.process.rank - 1].touch()
             elif _all_there(temporary, flags):
@@ -120,6 +123,24 @@ def _removed_on_error(temporary: Path) -> Iterator[None]:
     except Exception:  # any: it is raised again
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextmanager
+def _flushed(directory: Path) -> Iterator[None]:
+    """Flushes what is written into a directory, again and again: at the end of the block little is left to flush."""
+    over = threading.Event()
+
+    def flush() -> None:
+        while not over.wait(FLUSH_SECONDS):
+            files.flush_tree(directory)
+
+    thread = threading.Thread(target=flush, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _all_there(temporary: Path, flags: list[Path]) -> bool:

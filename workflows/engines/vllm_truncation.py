@@ -27,20 +27,20 @@ class _Step:
     def __init__(self, ids: torch.Tensor, counts: torch.Tensor, positions: torch.Tensor):
         cut = torch.arange(ids.shape[1], device=ids.device) >= counts[:, None]
         ascending = ids.masked_fill(cut, LAST).sort(-1).values  # here, not token by token on the host
-        self._held = torch.cat([counts[:, None], positions[:, None], ascending], 1).int()
-        self._event = None
-        if ids.is_cuda:
-            pinned = torch.empty(self._held.shape, dtype=torch.int32, pin_memory=True)
-            self._held, self._event = pinned.copy_(self._held, non_blocking=True), torch.cuda.Event()
+        held, self._event = torch.cat([counts[:, None], positions[:, None], ascending], 1).int(), None
+        if held.is_cuda:
+            held = torch.empty(held.shape, dtype=held.dtype, pin_memory=True).copy_(held, non_blocking=True)
+            self._event = torch.cuda.Event()
             self._event.record()
+        self._rows = held.numpy()
 
-    def of(self, line: int) -> tuple[int, np.ndarray]:
-        """The position of a request's token, and the ids that stayed."""
+    @property
+    def rows(self) -> np.ndarray:
+        """[B, 2 + K]: how many ids stayed of a request, the position of its token, and these."""
         if self._event:
             self._event.synchronize()
             self._event = None
-        row = self._held[line].numpy()
-        return int(row[1]), row[2 : 2 + row[0]]
+        return self._rows
 
 
 class Sets:
@@ -84,9 +84,10 @@ class Sets:
 
     @staticmethod
     def _taken(steps: list[tuple[_Step, int]], first: int, tokens: int) -> Kept | None:
-        found = dict(step.of(line) for step, line in steps)  # of a token sampled again, after a preemption, the last
-        places = range(first, first + tokens)
-        return Kept.of([found[place] for place in places]) if all(place in found for place in places) else None
+        rows = [step.rows[line] for step, line in steps]
+        found = dict(zip([int(row[1]) for row in rows], rows, strict=True))  # of a token sampled again, the last
+        chosen = [found.get(place) for place in range(first, first + tokens)]
+        return None if any(row is None for row in chosen) else Kept.of([row[2 : 2 + row[0]] for row in chosen])
 
 
 def truncate_in(sampler) -> Sets:
