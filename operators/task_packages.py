@@ -163,7 +163,7 @@ def verifiers(name: str, size: int | None, lock: tuple[str, str], env: Mapping[s
                 yield {"question": row["question"],
                        "answer": json.dumps({"lock": lock[0], "config": config, "task": row["task"]})}
             if process.wait():
-                raise Mistake(process.stderr.read().strip().split("\n")[-1])
+                raise Mistake(process.stderr.read().strip().split("\n")[-1].rstrip("."))
         finally:
             process.kill()  # where fewer are taken than it has
 
