@@ -134,8 +134,8 @@ class VllmEngine(Engine):
         return tuple(map(int, self.version.split()[1].split(".")[:2])) >= release
 
     def _check_images(self, model: Path) -> None:
-        """Raises ConfigError where this release would give the model no pixels: it takes the number of tiles of an image
-        from the processor, which answers 0 for one that is not cut."""
+        """Raises ConfigError where this release would give the model no pixels: it asks the processor for the number of
+        tiles of an image, which is 0 for one that is not cut."""
         from ouroboros.workflows.protocol.sight import sight_of
 
         if not (self._is_from(WHOLE_IMAGES) or sight_of(str(model)).tiles):
