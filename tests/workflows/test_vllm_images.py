@@ -2,19 +2,41 @@
 
 import pytest
 
+from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.workflows.engines import vllm_engine
+from ouroboros.workflows.engines.open import seeing
 from tests.configs import TINY, overridden
+from tests.golden.messages import refuses
 from tests.pictures import png
 
 
 def test_vllm_is_not_given_images_of_which_it_computes_something_else(tmp_path):
-    from ouroboros.pipeline.store.errors import ConfigError
-    from ouroboros.workflows.engines.open import seeing
-
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_vl"}')
     config = overridden(*TINY, "explorer.rollout_model.engine_type=vllm")
     assert seeing(config, tmp_path, False) is config
     with pytest.raises(ConfigError, match="qwen3_vl"):
         seeing(config, tmp_path, True)
+
+
+@pytest.mark.parametrize(("release", "cuts", "refused"), [
+    ("vllm 0.26.0", False, True), ("vllm 0.26.0", True, False), ("vllm 0.32.0", False, False)])
+def test_a_release_that_counts_no_tiles_of_whole_images_is_refused(release, cuts, refused, seeing_model, monkeypatch):
+    from ouroboros.workflows.protocol.sight import Sight
+
+    class Opened(Exception):
+        pass
+
+    def stop(_):
+        raise Opened
+
+    monkeypatch.setenv("VLLM_PORT", "10000")
+    monkeypatch.setattr(vllm_engine, "_release", lambda: release)
+    monkeypatch.setattr(vllm_engine, "import_vllm", stop)
+    monkeypatch.setattr(Sight, "tiles", cuts)
+    config = seeing(overridden(*TINY, "explorer.rollout_model.engine_type=vllm", "model.max_prompt_tokens=64"),
+                    seeing_model, True)
+    with refuses(ConfigError, "0.32") if refused else pytest.raises(Opened):
+        vllm_engine.VllmEngine(seeing_model, config, [1], False)
 
 
 @pytest.mark.slow
@@ -24,7 +46,7 @@ def test_replies_have_the_log_probs_of_transformers_before_and_after_a_sync(seei
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     from ouroboros.pipeline.store.pictures import Kept, named
-    from ouroboros.workflows.engines.open import open_engine, seeing
+    from ouroboros.workflows.engines.open import open_engine
     from ouroboros.workflows.engines.transformers_engine import TransformersEngine
     from ouroboros.workflows.protocol.engine import Request
     from ouroboros.workflows.protocol.sight import Sight

@@ -45,6 +45,7 @@ ENVIRONMENT = {
 # Engines that start together would find the same free port, as each takes it a moment later: each searches from one of
 # its own, below those that a system hands out (32768 on Linux).
 FIRST_PORT, PORTS, RANGES = 10000, 16, 1250
+WHOLE_IMAGES = (0, 32)  # the release that takes images which are not cut into tiles
 SECOND_ROUTES = (0, 32)  # the release whose second model runner returns routed experts; in 0.26 the first one does
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
 ASKED = "ouroboros"  # in extra_args of a request: (its key, top_k, top_p, min_p) for vllm_truncation.py
@@ -101,11 +102,12 @@ class VllmEngine(Engine):
         self.version = _release()
         self._routes = compares_routings(config)
         if self._routes:
-            second = tuple(map(int, self.version.split()[1].split(".")[:2])) >= SECOND_ROUTES
-            os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", str(int(second)))
+            os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", str(int(self._is_from(SECOND_ROUTES))))
         self._model, self._expands = str(model), {}  # prompts with images, by number
         self._keys, self._key_of = count(), {}  # of requests that keep what they were sampled among, by number
         os.environ.setdefault("VLLM_PORT", str(FIRST_PORT + os.getpid() % RANGES * PORTS))
+        if config.explorer.rollout_model.extra_engine_args.get("language_model_only") is False:
+            self._check_images(model)
         self._gpu = import_vllm(config.explorer.rollout_model.batch_invariant)
         check_weights(model, config.model.trust_remote_code)
         from vllm import LLM, EngineArgs, SamplingParams
@@ -127,6 +129,19 @@ class VllmEngine(Engine):
             self._llm.collective_rpc("keep_sets", args=(self._keeps,))
         if self._keeps:
             self._llm.collective_rpc("keep_logprobs")
+
+    def _is_from(self, release: tuple[int, int]) -> bool:
+        return tuple(map(int, self.version.split()[1].split(".")[:2])) >= release
+
+    def _check_images(self, model: Path) -> None:
+        """Raises ConfigError where this release would give the model no pixels: it asks the processor for the number of
+        tiles of an image, which is 0 for one that is not cut."""
+        from ouroboros.workflows.protocol.sight import sight_of
+
+        if not (self._is_from(WHOLE_IMAGES) or sight_of(str(model)).tiles):
+            raise ConfigError(f"{self.version} does not take images that the model's processor does not cut into tiles "
+                              "(do_image_splitting); needed 0.32 or newer, or explorer.rollout_model.engine_type="
+                              "transformers.")
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
         prompts = [self._prompt(r.prompt_tokens, r.pictures) for r in requests]

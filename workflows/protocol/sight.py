@@ -108,6 +108,11 @@ class Sight:
         self._known: OrderedDict[tuple, Tensor] = OrderedDict()  # features by image, type and device, the last used
         self._bytes = 0
 
+    @property
+    def tiles(self) -> bool:
+        """Whether a large image is cut into tiles."""
+        return self._processor.image_processor.do_image_splitting
+
     def tokens(self, picture: Picture) -> list[int]:
         """Those that stand for an image."""
         return self._looked_up(picture)[0]

@@ -12,7 +12,9 @@ from itertools import pairwise
 import numpy as np
 
 from ouroboros.stages.learner.engine.batch import Row
-from ouroboros.stages.learner.engine.prefixes import Cost, common_prefix, runs, worthwhile
+from ouroboros.stages.learner.engine.prefixes import NOTHING, Cost, common_prefix, runs, worthwhile
+
+LEAST = 0.05  # of a batch's tokens, for which any prefix is shared: layers need another graph for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class Prefixes:
             lengths = self.lengths[order]
             whole = _whole(lengths, self.shared)
             self.shared[whole[:-1]] = worthwhile(lengths[whole], self.shared[whole[:-1]], cost)
+            if cost != NOTHING and self.shared.sum() < LEAST * lengths.sum():
+                self.shared[:] = 0
         self.rank = np.argsort(order)
 
     def _ordered(self, indices: Sequence[int]) -> tuple[list[int], np.ndarray]:

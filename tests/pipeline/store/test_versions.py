@@ -87,7 +87,7 @@ def test_a_file_larger_than_a_part_is_written_and_read_whole(tmp_path, monkeypat
     assert found["x"].data.view(np.float32).tolist() == list(range(1000))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x02\0\0\0\0\0\0\0{}", b"\xff" * 9, b"\x04\0\0\0\0\0\0\0[1]x"])
+@pytest.mark.parametrize("content", [b"", b"\x02\0\0\0\0\0\0\0{}x", b"\xff" * 9, b"\x04\0\0\0\0\0\0\0[1]x"])
 def test_what_is_no_such_file_is_named(tmp_path, content):
     (tmp_path / "f").write_bytes(content)
     with refuses(ModelError, tmp_path / 'f'):
@@ -107,6 +107,16 @@ def test_a_delta_holds_the_positions_and_values_that_changed(stage):
     found = load_file(place(stage, 1) / versions.DELTA)
     assert {name: values.tolist() for name, values in found.items()} == {"a:index": [1, 4], "a:value": [2, 5]}
     assert not (place(stage, 1) / checkpoints.WEIGHTS).exists()
+
+
+def test_a_version_in_which_no_weight_changed_is_read_as_the_one_before(stage):
+    def unchanged(directory):
+        versions.write_delta(directory / versions.DELTA, weights(5), {})
+        return files.read_json(place(stage, 5) / files.MANIFEST) | {
+            "base": [5, files.read_json(place(stage, 5) / files.MANIFEST)["hash"]]}
+
+    versions.publish(stage, 6, unchanged, PROBE)
+    assert held(stage, 4, 6) == held(stage, 6) == expected(5)
 
 
 def test_changes_are_of_bits_and_found_across_parts(monkeypatch):
