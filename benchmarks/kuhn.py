@@ -20,14 +20,18 @@ KNOWN = [known for sets in SETS for known in sets]
 
 
 def strategy(directory: Path) -> dict[str, float]:
-    """Probability at temperature 1 that a reply begins with b, in each information set."""
+    """Probability at temperature 1 that a reply begins with the card and b, in each information set."""
     tokenizer = load_tokenizer(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    asked = [conversation_text(tokenizer, [{"role": "user", "content": known}], None) for known in KNOWN]
-    (bets, *_), = prompt_tokens(tokenizer, ["b"])
-    with torch.no_grad():
-        return {known: float(model(torch.tensor([tokens])).logits[0, -1].softmax(-1)[bets])
-                for known, tokens in zip(KNOWN, prompt_tokens(tokenizer, asked), strict=True)}
+
+    def bets(known: str) -> float:
+        asked = conversation_text(tokenizer, [{"role": "user", "content": known}], None)
+        prompt, reply = prompt_tokens(tokenizer, [asked, known[-1] + "b"])
+        with torch.no_grad():
+            found = model(torch.tensor([prompt + reply])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        return float(found.gather(1, torch.tensor(reply)[:, None]).sum().exp())
+
+    return {known: bets(known) for known in KNOWN}
 
 
 def main() -> None:

@@ -46,7 +46,8 @@ def exploitability(strategy: Mapping[str, float]) -> float:
 
 
 def kuhn(seed: int) -> Iterator[RawTask]:
-    """The six deals, and both moves in each of the twelve information sets as demonstrations: uniform play."""
+    """The six deals, and both moves in each of the twelve information sets as demonstrations: uniform play. A reply
+    repeats the card, so that the warmup makes a model tell cards apart, which coins alone do not."""
     rows = [RawTask(0, deal, deal, None) for deal in DEALS]
-    rows += [RawTask(0, known, known, move) for sets in SETS for known in sets for move in MOVES]
+    rows += [RawTask(0, known, known, known[-1] + move) for sets in SETS for known in sets for move in MOVES]
     yield from (replace(row, row=place) for place, row in enumerate(rows))

@@ -78,7 +78,8 @@ def play(settings, deal, moves):
     try:
         while True:
             asked.append("".join(map(chr, prompt)))
-            prompt = hand.send(Reply([ord(next(replies))], [-0.7], "stop"))
+            said = asked[-1][-1] + next(replies)
+            prompt = hand.send(Reply([*map(ord, said)], [-0.1, -0.7], "stop"))
     except StopIteration as ended:
         return ended.value, asked
 
