@@ -118,7 +118,7 @@ def test_a_source_that_names_no_reward_is_not_one_for_countdown(below, lost):
 
 
 @pytest.mark.parametrize(("kind", "text", "parts"), [
-    ("verl", launch(*WHOLE, "data.image_key=images", f"{ROLLOUT}.multi_turn.tool_config_path=t.yaml",
+    ("verl", launch(*WHOLE, "data.video_key=videos", f"{ROLLOUT}.multi_turn.tool_config_path=t.yaml",
                     "data.custom_cls.path=d.py"), ("dataset class", "tools", "images")),
     ("trinity", GSM8K, ("reward",))])
 def test_an_incomplete_recipe_is_written_marked_and_ends_with_1(kind, text, parts, tmp_path, capsys):
