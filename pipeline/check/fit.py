@@ -48,6 +48,8 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
     found = {"problems": [count_problem(config, gpus)], "warnings": [], "facts": facts}
     if size is None:
         return found, None
+    if config.kind.trains and not config.trainer.freeze_vision_tower:
+        size = replace(size, trained=size.parameters)
     element, taught = element_bytes(config, gpus), sizes.of(teacher) if teacher and gpus.any else None
     copied = taught if config.model.teacher_url is None else None
     if gpus.gib:

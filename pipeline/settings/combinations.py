@@ -201,6 +201,13 @@ def reference_update(c) -> Found:
                       "not mixed by mixing them.", "Set 1, or model.lora_configs=[].", found=update.mix)
 
 
+def towers(c) -> Found:
+    """An adapter is on the text alone."""
+    if not c.trainer.freeze_vision_tower and c.model.lora_configs and c.kind.trains:
+        yield Problem("trainer.freeze_vision_tower", "an adapter is on linear layers of the text, and nothing else is "
+                      "trained.", "Set true, or model.lora_configs=[].", found=False)
+
+
 def texts(c) -> Found:
     """cpt trains on plain text, the other algorithms on responses."""
     algorithm, buffer = c.algorithm.algorithm_type, c.buffer.trainer_input.experience_buffer
@@ -311,6 +318,6 @@ def broken(c) -> Found:
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, taught,
          weighed, whole_matrices, token_budget, sampling_of_training, groups, critic, resampling, passes,
-         reference_update, texts,
+         reference_update, towers, texts,
          sampling_of_sets, pairs, nodes, reward_model, rewards, overlong, resampled_by_accuracy, component_keys,
          over_rollout, partial_rollout, overlap, syncs, server)

@@ -144,10 +144,11 @@ SHOWN = tuple(f"buffer.trainer_input.experience_buffer.{name}" for name in
 EVALUATION_SETS = ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type")
 STEPS = ("buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps")
 ANEW = ("seed", "repetition")  # what makes a stage that explores or trains another one, though all else is equal
+TOWER = "trainer.freeze_vision_tower"
 CURATION = ("stages.curation:Curation",)  # where operators on experience are set
 TRAINER = ("changes", "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
            "model.lora_configs", "trainer.ppo_epochs", "trainer.ppo_mini_batch_size", "trainer.shuffle_mini_batches",
-           "trainer.reference_update")
+           "trainer.reference_update", TOWER)
 
 JUDGES, ADAPTERS = "explorer.auxiliary_models.*.model_path", "model.lora_configs.*.path"
 TEMPLATE, CRITIC = "model.chat_template_path", "model.critic_model_path"
@@ -186,8 +187,8 @@ ROWS = (
     Kind("model", aside=True, uses=("seed", "model.init", *REWRITES, *LIMITS), entries=("stages.model:work",)),
     Kind("train", rows=SHOWN_ROWS, reads=("tasks", "model"), writes=("steps",), entries=LEARNER,
          uses=(*ANEW, "changes", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
-               "buffer.batch_size", *STEPS, *SHOWN, "trainer.grad_clip", "model.dtype", "model.lora_configs", *LIMITS,
-               *PROMPTS),
+               "buffer.batch_size", *STEPS, *SHOWN, "trainer.grad_clip", TOWER, "model.dtype", "model.lora_configs",
+               *LIMITS, *PROMPTS),
          external=("buffer.trainer_input.experience_buffer.path", TEMPLATE, ADAPTERS)),
     Kind("rft", rows=TASK_ROWS, reads=("tasks", "model"), writes=("experience", "rollouts", "trained", "steps"),
          modes={"both": "explorer and trainer side by side",
@@ -244,7 +245,7 @@ LATER = {"repetition": None, "changes": {}, **dict.fromkeys(REWRITES[:2]), REWRI
          "explorer.tool_call_parser": None, "explorer.partial_rollout": False, "explorer.trained_roles": [],
          "synchronizer.max_staleness": None,
          "trainer.ppo_epochs": 1, "trainer.ppo_mini_batch_size": None, "trainer.shuffle_mini_batches": False,
-         "trainer.reference_update": {"interval": None, "mix": 1.0},
+         "trainer.reference_update": {"interval": None, "mix": 1.0}, TOWER: True,
          "algorithm.reward_weights": {}, "algorithm.top_entropy_quantile": 1.0,
          "algorithm.mask_truncated_completions": False,
          **{f"{one}.{name}": default for one in ("algorithm.optimizer", "trainer.critic.optimizer")

@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from shutil import copy
+from shutil import copy, copytree
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,6 +113,49 @@ def test_the_trainer_computes_what_transformers_does(model, sight, rows, packing
     assert {name for name in gradients if not any(part in name for part in TOWERS)} == own.keys()
     for name, gradient in own.items():
         assert torch.allclose(gradient, gradients[name], atol=1e-4)
+
+
+def test_a_trained_tower_has_the_gradients_of_transformers_and_its_features_are_not_kept(model, sight, rows):
+    settings = Config().trainer.model_copy(update={"compile": False, "freeze_vision_tower": False})
+    trained = policy.load(model, "cpu", torch.float64, settings, 1.0, 256)
+    plain = causal_model(model, dtype=torch.float64)
+    (micro,) = pack(rows[:4], 600, 0, 1, fill=trained.way.fill)
+    trained(**micro.inputs(CPU))[0].sum().backward()
+    torch.cat([alone(plain, sight, row) for row in rows[:4]]).sum().backward()
+    gradients = {name: one.grad for name, one in plain.named_parameters() if one.grad is not None}
+    own = {name: one.grad for name, one in trained.model.named_parameters() if one.grad is not None}
+    assert any(part in name for name in own for part in TOWERS)
+    assert own.keys() == gradients.keys()
+    for name, gradient in own.items():
+        assert torch.allclose(gradient, gradients[name], atol=1e-4, rtol=1e-4)
+    before = trained(**micro.inputs(CPU))[0].detach()
+    with torch.no_grad():
+        for name, one in trained.model.named_parameters():
+            if any(part in name for part in TOWERS):
+                one.mul_(1.5)
+    assert (trained(**micro.inputs(CPU))[0].detach() - before).abs().max() > 1e-3
+
+
+def test_an_engine_forgets_features_of_another_tower(model, rows, tmp_path, monkeypatch):
+    """Those of a tower that stays are kept."""
+    engine, row, made = TransformersEngine(model, Config(), [1], False), rows[0], causal_model(model)
+    engine.probe(row.tokens, row.pictures)
+    computed, whole = [], Sight._made
+    monkeypatch.setattr(Sight, "_made", lambda *given: computed.append(1) or whole(*given))
+    for changes_tower in (False, True):
+        for name, one in made.named_parameters():
+            if any(part in name for part in TOWERS) == changes_tower:
+                one.data.mul_(1.5)
+        directory = tmp_path / f"{changes_tower}"
+        copytree(model, directory)
+        made.save_pretrained(directory)
+        engine.load_weights(directory)
+        found = engine.probe(row.tokens, row.pictures)
+        assert len(computed) == changes_tower
+        computed.clear()
+        fresh = TransformersEngine(directory, Config(), [1], False)
+        assert found[0] == pytest.approx(fresh.probe(row.tokens, row.pictures)[0], abs=1e-5)
+        computed.clear()
 
 
 def test_rows_with_images_share_no_prefix(rows):

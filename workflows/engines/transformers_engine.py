@@ -40,7 +40,7 @@ class TransformersEngine(BatchEngine):
         trust = config.model.trust_remote_code
         self.model = causal_model(model, dtype=dtype, trust=trust)
         self.model.to(self.device).eval()
-        self.host_weights = HostWeights()
+        self.host_weights, self._sight = HostWeights(), None  # of a model that has been shown images
         self._tokenizer, self._masks = read_tokenizer(model, trust), None  # now: a bench deletes the directory
         arguments = inspect.signature(self.model.forward).parameters
         self.cache = next(name for name in CACHES if name in arguments)
@@ -91,8 +91,9 @@ class TransformersEngine(BatchEngine):
         """`_forward` of prompts with images, and the shift of the positions behind them. pictures: of each row."""
         from ouroboros.workflows.protocol.sight import sight_of
 
+        self._sight = sight_of(self.model.name_or_path)
         shown = [(row * ids.shape[1], of_row) for row, of_row in enumerate(pictures) if of_row]
-        seen = sight_of(self.model.name_or_path).seen(self.model, ids.flatten(), _positions(mask).flatten(), shown)
+        seen = self._sight.seen(self.model, ids.flatten(), _positions(mask).flatten(), shown)
         given = seen.inputs(self.torch.arange(ids.numel(), device=ids.device).view(ids.shape))
         out = self.model.get_decoder()(**given, attention_mask=mask, use_cache=True)
         out["logits"] = self.model.get_output_embeddings()(out.last_hidden_state)
@@ -206,7 +207,16 @@ class TransformersEngine(BatchEngine):
                 read = type(self.model).from_pretrained(None, config=self.model.config, state_dict=tensors,
                                                         dtype=self.model.dtype)
                 tensors = read.state_dict()
+            if self._sight and self._other_tower(tensors):
+                self._sight.forget()
             self.model.load_state_dict(tensors, strict=True)
+
+    def _other_tower(self, tensors: dict) -> bool:
+        """Whether new weights differ from those held in what is not the text."""
+        text = {id(one) for part in (self.model.get_decoder(), self.model.get_output_embeddings())
+                for one in part.parameters()}
+        return any(not self.torch.equal(held, tensors[name].to(held.device))
+                   for name, held in self.model.named_parameters() if id(held) not in text)
 
     def _load_adapter(self, directory: Path) -> None:
         from peft import PeftModel

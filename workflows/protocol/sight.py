@@ -147,17 +147,20 @@ class Sight:
             begin = place + len(stands)
         return made + list(tokens[begin:])
 
-    def seen(self, model: torch.nn.Module, ids: Tensor, positions: Tensor, shown: Shown) -> Seen:
+    def seen(self, model: torch.nn.Module, ids: Tensor, positions: Tensor, shown: Shown, trains: bool = False) -> Seen:
         """Flat tokens [T] with features in place of the tokens that stand for images: of each row the first such ones,
-        as a model may also have sampled the token. positions: [T], of a text, 0 where a row begins."""
+        as a model may also have sampled the token. positions: [T], of a text, 0 where a row begins. trains: features
+        are computed anew, with a gradient."""
         embedded = model.get_input_embeddings()(ids)
-        features = self._features(model, dict.fromkeys(one for _, of_row in shown for one in of_row), embedded)
+        pictures = list(dict.fromkeys(one for _, of_row in shown for one in of_row))
+        features = (dict(zip(pictures, self._made(model, pictures, embedded), strict=True)) if trains else
+                    self._features(model, pictures, embedded))
         images = [features[one] for _, of_row in shown for one in of_row]
         rows = [begin + (ids[begin:] == self.mark).nonzero()[: sum(features[one].shape[1] for one in of_row), 0]
                 for begin, of_row in shown]
         places, (first, *deep) = torch.cat(rows), torch.cat(images, 1)
-        for of_row, (_, pictures) in zip(rows, shown, strict=True):
-            positions = self._placed(positions, of_row, [self._looked_up(one)[1] for one in pictures])
+        for places_of_row, (_, of_row) in zip(rows, shown, strict=True):
+            positions = self._placed(positions, places_of_row, [self._looked_up(one)[1] for one in of_row])
         return Seen(embedded.index_put((places,), first), positions,
                     torch.zeros_like(ids, dtype=torch.bool).index_fill_(0, places, True), deep)
 
@@ -178,17 +181,24 @@ class Sight:
             at += count
         return made
 
+    def forget(self) -> None:
+        """Drops all features, which are of other weights of what reads images."""
+        self._known.clear()
+        self._bytes = 0
+
+    def _made(self, model: torch.nn.Module, pictures: Sequence[Picture], like: Tensor) -> list[Tensor]:
+        inputs = [{name: part.to(like.device) for name, part in self.processed(one)[1].items()} for one in pictures]
+        return [part.to(like.dtype) for part in self._family.features(model, inputs)]
+
     def _features(self, model: torch.nn.Module, pictures: Iterable[Picture], like: Tensor) -> dict[Picture, Tensor]:
-        """The features [1 + deep, n, width] of each image. Towers are frozen: these have no gradient, and are computed
-        once."""
+        """The features [1 + deep, n, width] of each image, which are computed once, without a gradient."""
         keys = {one: (one, like.dtype, like.device) for one in pictures}
         if new := [one for one, key in keys.items() if key not in self._known]:
-            inputs = [{name: part.to(like.device) for name, part in self.processed(one)[1].items()} for one in new]
             with torch.no_grad():
-                made = self._family.features(model, inputs)
+                made = self._made(model, new, like)
             for one, part in zip(new, made, strict=True):
-                self._known[keys[one]] = part.to(like.dtype, copy=True)
-                self._bytes += self._known[keys[one]].nbytes
+                self._known[keys[one]] = part.clone()
+                self._bytes += part.nbytes
         found = {}
         for one, key in keys.items():
             self._known.move_to_end(key)

@@ -81,6 +81,7 @@ class Policy(Deterministic):
         self.way = way
         self.factor, self.cap = factor, cap
         self.routers, self.replays = routers, replays
+        self.trains_tower = False  # of the images
         self.differing: Tensor | None = None  # of the last forward with experts, as Routers.differing
         self.temperature = temperature
         self.chunk = chunk
@@ -105,7 +106,8 @@ class Policy(Deterministic):
         part = self.way.part(source, len(input_ids))
         experts = None if experts is None else experts[part.own]
         routed = self._route(segments, part.places, experts) if self.routers else None
-        seen = sight_of(self.model.name_or_path).seen(self.model, input_ids, positions, pictures) if pictures else None
+        seen = sight_of(self.model.name_or_path).seen(
+            self.model, input_ids, positions, pictures, self.trains_tower) if pictures else None
         chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way, seen)[part.places]
         if routed is not None:
             self.differing = part.whole(self.routers.differing(routed, experts))
@@ -226,8 +228,10 @@ def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: flo
     if routers is None:  # the choices of compiled layers are not seen
         compile_layers(model, way, settings, device)
     way.share = way.share and not replays  # rows with one prefix have their own routings in it
-    return Policy(model, way, temperature, settings.logprob_chunk_tokens, compiles(settings, device != "cpu"),
+    made = Policy(model, way, temperature, settings.logprob_chunk_tokens, compiles(settings, device != "cpu"),
                   logit_factor(text), getattr(text, CAP, None), routers, replays)
+    made.trains_tower = not settings.freeze_vision_tower
+    return made
 
 
 def logit_factor(config) -> float:
@@ -283,7 +287,8 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
     if sick := next((name for name, weight in model.named_parameters() if not _is_finite(weight.detach())), None):
         raise ModelError(f"{path}: {sick} has values that are NaN or infinite; needed finite weights. Take another "
                          "checkpoint, or fetch the model again.")
-    _freeze_towers(model)
+    if settings.freeze_vision_tower:
+        _freeze_towers(model)
     if settings.tiled_mlp_num_shards > 1:
         tile(decoder(model), settings.tiled_mlp_num_shards)
     if settings.enable_gradient_checkpointing is True:  # "auto" is resolved before (stages/recompute.py)
@@ -321,7 +326,7 @@ def _asks_for_attention(model: nn.Module) -> bool:
 
 
 def _freeze_towers(model: nn.Module) -> None:
-    """Leaves the text of a model to train. Towers of images and sound stay as they are; they are never computed."""
+    """Leaves the text of a model to train. Towers of images and sound stay as they are."""
     text = {*decoder(model).parameters(), *model.get_output_embeddings().parameters()}
     for parameter in model.parameters():
         if parameter not in text:

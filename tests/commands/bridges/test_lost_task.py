@@ -34,8 +34,8 @@ buffer: {explorer_input: {taskset: {path: /d/gsm8k, format: {prompt_key: questio
     ("reward_model.reward_kwargs.llm_judge_kwargs.model=big", "judge or teacher"),
     (f"{ROLLOUT}.quantization=fp8", "quantization"), (f"{ACTOR}.fsdp_config.qat.enable=True", "quantization"),
     (f"{ACTOR}.megatron.override_transformer_config.fp8=hybrid", "quantization"),
-    (f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_dtype=fp8", "quantization"), ("data.image_key=images", "images"),
-    (f"{ACTOR}.freeze_vision_tower=True", "images"), ("data.val_files=/d/geo3k/test.parquet", "images")])
+    (f"{ROLLOUT}.engine_kwargs.vllm.kv_cache_dtype=fp8", "quantization"), ("data.video_key=videos", "images"),
+    ("data.val_files=/d/geo3k/test.parquet", "images")])
 def test_a_part_of_verls_task_is_lost(override, part):
     assert set(from_verl(launch(*WHOLE, override)).lacking) == {part}
 
@@ -46,6 +46,7 @@ def test_a_part_of_verls_task_is_lost(override, part):
     f"{ROLLOUT}.multi_turn.enable=False", f"{ROLLOUT}.multi_turn.format=hermes", f"{ROLLOUT}.quantization=null",
     f"{ROLLOUT}.agent.default_agent_loop=single_turn_agent", f"{ROLLOUT}.agent.num_workers=8",
     f"{ACTOR}.fsdp_config.qat.enable=False", f"{ACTOR}.freeze_vision_tower=False", "data.image_key=null",
+    "data.image_key=images",
     f"{ACTOR}.megatron.override_transformer_config.fp8=null", f"{ACTOR}.optim.override_optimizer_config.fp8_recipe=x",
     "trainer.device=npu", f"{ROLLOUT}.name=sglang", "data.val_files=/apps/geo3k/d/gsm8k/test.parquet"])
 def test_everything_else_is_a_note(override):
@@ -53,7 +54,8 @@ def test_everything_else_is_a_note(override):
 
 
 @pytest.mark.parametrize(("model", "reads"), [
-    ("Qwen/Qwen2.5-VL-7B-Instruct", True), ("zai-org/GLM-4.1V-9B-Thinking", True), ("openbmb/MiniCPM-o-2_6", True),
+    ("Qwen/Qwen2.5-VL-7B-Instruct", False), ("Qwen/Qwen3-VL-30B-A3B-Instruct", True),
+    ("zai-org/GLM-4.1V-9B-Thinking", True), ("openbmb/MiniCPM-o-2_6", True),
     ("/models/InternVL3-8B", True), ("Qwen/Qwen3-8B", False), ("/vl/models/seven", False),
     ("Qwen/Qwen2.5-Coder", False)])
 def test_a_model_that_reads_images_says_so_by_its_name(model, reads):
@@ -116,7 +118,7 @@ def test_a_source_that_names_no_reward_is_not_one_for_countdown(below, lost):
 
 
 @pytest.mark.parametrize(("kind", "text", "parts"), [
-    ("verl", launch(*WHOLE, "data.image_key=images", f"{ROLLOUT}.multi_turn.tool_config_path=t.yaml",
+    ("verl", launch(*WHOLE, "data.video_key=videos", f"{ROLLOUT}.multi_turn.tool_config_path=t.yaml",
                     "data.custom_cls.path=d.py"), ("dataset class", "tools", "images")),
     ("trinity", GSM8K, ("reward",))])
 def test_an_incomplete_recipe_is_written_marked_and_ends_with_1(kind, text, parts, tmp_path, capsys):
@@ -145,3 +147,10 @@ def test_arguments_of_an_unknown_workflow_are_no_problems_of_their_own(tmp_path,
                                      f"eval_tasksets: [{{name: eval, {sets}}}]}}}}")
     assert cli.main(["import", "trinity", str(tmp_path / "c.yaml"), "--stdout"]) == 1
     wording(capsys.readouterr().err, "1 problem")
+
+
+def test_images_of_verls_rows_are_those_of_every_set():
+    """A file whose name tells of images has lost nothing then."""
+    found = from_verl(launch(*WHOLE, "data.image_key=images", "data.val_files=/d/geo3k/test.parquet"))
+    assert found.lacking == {}
+    assert sorted(value for key, value in written(found).items() if key.endswith("format.image_key")) == ["images"] * 2

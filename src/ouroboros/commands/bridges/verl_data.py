@@ -45,8 +45,8 @@ def tasksets(verl: Verl, facts: Facts) -> Facts:
             if verl.is_on("data.shuffle", True):
                 verl.made.note("first_rows", key=key)
     _reward_model(verl)
-    for key in ("data.prompt_key", "data.response_key", "data.shuffle", "data.seed") if truths else ():
-        verl.fold(key, "buffer.explorer_input.tasksets.*")
+    for name in ("prompt_key", "response_key", "image_key", "shuffle", "seed") if truths else ():
+        verl.fold(f"data.{name}", "buffer.explorer_input.tasksets.*")
     return {"is_assumed": GROUND_TRUTH in truths and "data.response_key" not in verl.values, "truth": GROUND_TRUTH,
             "has_answers": bool(truths) and not _has_model(verl)}
 
@@ -69,6 +69,8 @@ def _taskset(verl: Verl, root: tuple, key: str, file: str, taken: set[str]) -> s
              ("format.prompt_key", verl.value("data.prompt_key", "prompt"), "data.prompt_key"),
              ("format.response_key", truth, "data.response_key" if "data.response_key" in verl.values else
               "where veRL's rewards read it" if truth == GROUND_TRUTH else "found in the file")]
+    if image := verl.value("data.image_key"):
+        lines.append(("format.image_key", image, "data.image_key"))
     if is_train and "data.shuffle" in verl.values:
         order = "shuffle" if verl.is_on("data.shuffle", True) else "sequential"
         lines.append(("data_selector.selector_type", order, "data.shuffle"))
@@ -184,11 +186,12 @@ def task(verl: Verl, facts: Facts) -> None:
     models = [verl.value(key) for key in ("actor_rollout_ref.model.path", "model.path", "model.partial_pretrain")]
     files = [str(file) for key in SETS for file in listed(verl.value(key))]
     for model in models:
-        if isinstance(model, str) and re.search(named["reads_images"], model.rstrip("/").rpartition("/")[2]):
+        own = model.rstrip("/").rpartition("/")[2] if isinstance(model, str) else ""
+        if re.search(named["reads_images"], own) and not (facts["is_rl"] and re.search(named["shown"], own)):
             verl.made.lack("images", model)
     for file in files:
         own = "/".join(re.sub(r"\$\{[^}]*\}", "", file).split("/")[-2:])  # directories above say where, not what
-        if re.search(named["of_images"], own):
+        if re.search(named["of_images"], own) and not (facts["is_rl"] and verl.value("data.image_key")):
             verl.made.lack("images", file)
         if facts["is_rl"] and not facts["distils"] and not _has_model(verl):
             for kind in ("of_code", "of_search"):
