@@ -151,6 +151,9 @@ def test_an_evaluation_is_rewarded_again_if_its_first_one_comes_out_as_stored(ag
     ("buffer.explorer_input.default_reward_fn_type=judge_reward", False),
     ("buffer.explorer_input.default_workflow_type=mine:attempt", False),
     ("buffer.explorer_input.default_workflow_type=retry_workflow", False),
+    ("buffer.explorer_input.default_workflow_type=verifiers_workflow", False),
+    ("buffer.explorer_input.default_workflow_type=harness_agent", False),
+    ("buffer.explorer_input.default_workflow_type=react_workflow", True),
     ("buffer.explorer_input.default_reward_fn_type=[accuracy_reward, format_reward]", True),
 ])
 def test_what_a_model_or_a_workflow_rewards_is_not_computed_again(override, is_repeatable):
