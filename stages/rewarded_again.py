@@ -5,10 +5,10 @@ the steps of one that differs in its rewards alone (pipeline/job/rewarding.py, w
 
 The answer has `equal`, the number of first explorer steps of which every row has the reward that is stored; `first`,
 the first row with another, in words; `unlike`, why nothing can be compared, alone where that is an error; and
-`evaluated`, whether evaluations are rewarded again. Of explorer steps with a new reward, and with `whole` of all, the
-files are written as the explorer would have. With `whole` also `trained`, the first trainer step whose batch has other
-advantages, null if none has, and `certain`: false where advantages need what models compute, so that it is the first
-step that reads another reward.
+`evaluated`, whether evaluations are rewarded again, with `unevaluated`, the error that ended it. Of explorer steps with
+a new reward, and with `whole` of all, the files are written as the explorer would have. With `whole` also `trained`,
+the first trainer step whose batch has other advantages, null if none has, and `certain`: false where advantages need
+what models compute, so that it is the first step that reads another reward.
 """
 
 import logging
@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -33,7 +33,7 @@ from ouroboros.pipeline.job.tasksets import read_train
 from ouroboros.pipeline.job.watchdog import CALL_SECONDS
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import reward_functions, train_places
+from ouroboros.pipeline.settings.data import eval_places, reward_functions, train_places
 from ouroboros.pipeline.settings.reward_rules import repeatable_evaluations
 from ouroboros.pipeline.store import files, hashes, records, tables
 from ouroboros.pipeline.store.errors import OuroError, StageError, message
@@ -65,7 +65,7 @@ def answer(request: dict[str, Any], activity: Activity) -> dict[str, Any]:
     theirs = files.read_json(donor / "stage.json")
     config = Config.partial(secrets.reveal(spec["config"]))
     inputs = {role: Path(place) for role, place in spec["inputs"].items()} | {"experience": donor}
-    found: dict[str, Any] = {"equal": 0, "first": "", "unlike": _unlike(config)}
+    found: dict[str, Any] = {"equal": 0, "first": "", "unlike": _marked(config, train_places)}
     if found["unlike"]:
         return found
     import_light()
@@ -97,7 +97,10 @@ def answer(request: dict[str, Any], activity: Activity) -> dict[str, Any]:
         if request["rows"] and (seen >= request["rows"] or words):
             break
     if not request["whole"]:
-        found["evaluated"] = _evaluated(scorer, math.inf if last is None else last, bool(request["rows"]))
+        try:
+            found["evaluated"] = _evaluated(scorer, math.inf if last is None else last, bool(request["rows"]))
+        except (OuroError, OSError) as error:
+            found |= {"evaluated": False, "unevaluated": _words(error)}
     signal.alarm(0)
     if last is not None and request["whole"] and config.kind.is_online:
         found["trained"], found["certain"] = _other_batch(scorer.context, donor, last + 1)
@@ -109,7 +112,7 @@ def _evaluated(scorer: Scorer, last: float, tried: bool) -> bool:
     tried: returns whether the first one comes out as it is stored, and writes nothing."""
     context, donor = scorer.context, scorer.source
     steps = [step for step in tables.steps_present(donor, "scores") if step <= last]
-    if not steps or not repeatable_evaluations(context.config):
+    if not steps or not repeatable_evaluations(context.config) or _marked(context.config, eval_places):
         return False
     sets = read_sets(context, scorer.tokenizer, scorer.opener)
     tasks = {(held.taskset.name, task.task_id): task for held in sets for task in held.tasks}
@@ -172,10 +175,11 @@ def _bare(name: str) -> str:
     return name.partition("/")[2]
 
 
-def _unlike(config: Config) -> str:
-    """Why rewards are not to be computed again: a function of the user whose `repeatable` is false."""
+def _marked(config: Config, places: Callable[[Any], list]) -> str:
+    """Why rewards of the sets at `places` are not to be computed again: a function of the user whose `repeatable` is
+    false."""
     source = config.buffer.explorer_input
-    names = [name for _, one in train_places(source) for name in reward_functions(one, source) if ":" in name]
+    names = [name for _, one in places(source) for name in reward_functions(one, source) if ":" in name]
     return next((f"{name}.repeatable is false" for name in names if not getattr(load_reward(name), "repeatable", True)),
                 "")
 
@@ -228,6 +232,10 @@ def _trained(config: Config, explored: int) -> int:
     return rft_schedule(config, 1).last_trainer_step(explored - 1)  # the number of tasks decides only its end
 
 
+def _words(error: OuroError | OSError) -> str:
+    return message(error).removeprefix("ouro: ").removesuffix(".")
+
+
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
@@ -235,5 +243,5 @@ if __name__ == "__main__":
     try:
         found = answer(files.read_json(Path(sys.argv[1])), Alarm())
     except (OuroError, OSError) as error:
-        found = {"unlike": message(error).removeprefix("ouro: ").removesuffix(".")}
+        found = {"unlike": _words(error)}
     files.write_json(Path(sys.argv[2]), found)

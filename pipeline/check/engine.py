@@ -18,9 +18,10 @@ from typing import Any
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.settings.config import Config, resolve_dtype
 from ouroboros.pipeline.settings.explorer import RolloutModel
+from ouroboros.pipeline.settings.reward_rules import answered
 from ouroboros.pipeline.store.architecture import text_part
 from ouroboros.pipeline.store.errors import Problem, nearest
-from ouroboros.pipeline.store.model_engine import OTHER, engine_problem
+from ouroboros.pipeline.store.model_engine import OTHER, engine_problem, images_problem
 
 ENGINE = "explorer.rollout_model"
 ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
@@ -50,6 +51,8 @@ def of_stage(config: Config, plain: dict[str, Any] | None, gpus: Gpus, elsewhere
         return {"warnings": [] if elsewhere else _beside_another(settings)}
     if plain and (config.kind.explores or config.buffer.explorer_input.eval_tasksets):
         listed = engine_problem(plain, config.model.longest)
+        if any(one.format.image_key for _, one in answered(config)):
+            listed = listed or images_problem(plain.get("model_type"))
         found.append(listed if listed or gpus.any else cpu_problem(
             plain, resolve_dtype(config.model.dtype, False), settings.extra_engine_args))
     key = "enable_chunked_prefill"

@@ -172,7 +172,7 @@ def _advice(size: Size, config: Config, gpus: Gpus, room: float) -> str:
             taken[key] = value
     for key in list(taken):
         without = {name: value for name, value in taken.items() if name != key}
-        taken = without if without and peak(without) <= room else taken
+        taken = without if without and peak(without) <= max(room, peak(taken)) else taken
     if not taken:
         return "No setting of the trainer lowers it: take a smaller model, shorter sequences, or larger GPUs."
     listed = " ".join(f"{key}={str(value).lower()}" for key, value in taken.items())

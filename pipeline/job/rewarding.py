@@ -42,7 +42,7 @@ def find(stage: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger)
             break
         log.info("the responses of %s are rewarded again", place.name)
         try:
-            found = _offered(stage, place, spec, config)
+            found = _offered(stage, place, spec, config, log)
         except (OuroError, FileNotFoundError) as error:
             found = str(error)
         if isinstance(found, trunks.Donor):
@@ -68,7 +68,8 @@ def ask(donor: Path, spec: Mapping[str, Any], out: Path, rows: int | None = None
         "out": str(out), "rows": rows, "whole": whole}, launch.environment() | path)
 
 
-def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any) -> trunks.Donor | str:
+def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger
+             ) -> trunks.Donor | str:
     """Returns what a donor gives, or why it gives nothing."""
     out, theirs = stage / TEMPORARY / place.name / stage.name, files.read_json(place / "stage.json")
     if words := unrepeatable(Config.partial(theirs["config"])):
@@ -90,6 +91,8 @@ def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any) -> 
     donor = trunks.usable(place, spec, config, config.verify, total, able, ends)
     if isinstance(donor, str):
         return donor
+    if words := before.get("unevaluated") or found.get("unevaluated"):
+        log.info("evaluations of %s are left out: %s", place.name, words)
     evaluated = donor.evaluated if before["evaluated"] and found["evaluated"] else -1
     return replace(donor, evaluated=evaluated, rewarded=out, first=found["first"])
 

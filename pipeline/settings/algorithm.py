@@ -17,9 +17,9 @@ class Optimizer(Section):
     optimizer_type: str = setting(
         "adamw", "adamw8bit keeps AdamW's moments in 8 bits, 2 bytes a weight instead of 8 (Dettmers et al., 2022); "
                  "muon takes orthogonalised momentum for the matrices of layers, and AdamW for embeddings, output head "
-                 "and vectors, both with lr; trainer.zero_stage 1 or 2 without offload_optimizer",
+                 "and vectors, both with lr, and needs trainer.zero_stage 1 or 2 without offload_optimizer",
         choices=("adamw", "adamw8bit", "muon"), acts="never")
-    fused: bool | None = setting(None, "AdamW as one kernel; null: on GPUs")
+    fused: bool | None = setting(None, "AdamW as one kernel, in muon too; null: on GPUs; adamw8bit has none")
     lr: float = setting(1e-6, "peak learning rate; at 0 nothing is learned", ge=0, le=1)
     betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")
     eps: float = setting(1e-8, "constant added to AdamW's denominator", gt=0)
@@ -42,6 +42,11 @@ class Optimizer(Section):
     def _decay_rates(self):
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             yield Problem("betas", "needed two numbers, at least 0 and less than 1.", found=self.betas)
+
+    @rule
+    def _one_kernel(self):
+        if self.fused and self.optimizer_type == "adamw8bit":
+            yield Problem("fused", "with optimizer_type=adamw8bit, which has no such kernel.", "Set null.", found=True)
 
     @rule
     def _warmup(self):

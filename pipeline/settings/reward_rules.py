@@ -184,7 +184,7 @@ def unrepeatable(c) -> str:
         workflow = workflow_of(one, source, place)
         if asking := [name for name in reward_functions(one, source) if name in ASKING]:
             return f"{asking[0]} asks a model"
-        if ":" in workflow or workflow == "retry_workflow" or (
+        if workflow not in WORKFLOWS or WORKFLOWS[workflow].rewards_whole or (
                 tool_arguments(workflow, one.workflow_args)["environment_class"]):
             return f"rewards of attempts of {workflow} follow from more than their last response"
     return ""

@@ -43,6 +43,10 @@ def fails_late(response, answer):
     return length(response, answer)
 
 
+def fails(response, answer):
+    raise ValueError("no")
+
+
 def marked(response, answer):
     return length(response, answer)
 
@@ -115,6 +119,18 @@ def test_a_function_that_is_marked_is_not_called(again):
     assert not rows
 
 
+def test_an_evaluation_with_a_marked_function_is_left_out(again):
+    marked = "buffer.explorer_input.eval_tasksets.0.default_reward_fn_type=tests.stages.test_rewarded_again:marked"
+    found, _ = again(f"{REWARD}length", marked, samples=[SAMPLE])
+    assert (found["equal"], found["evaluated"], "unevaluated" in found) == (1, False, False)
+
+
+def test_an_evaluation_that_fails_costs_no_steps(again):
+    failing = "buffer.explorer_input.eval_tasksets.0.default_reward_fn_type=tests.stages.test_rewarded_again:fails"
+    found, _ = again(f"{REWARD}length", failing, "explorer.max_failed_ratio=0", samples=[SAMPLE])
+    assert (found["equal"], found["evaluated"], bool(found["unevaluated"])) == (1, False, True)
+
+
 def test_an_answer_makes_another_task_and_another_prompt_is_refused(again):
     answered = [replace(one, task_id="new", answer="other") if one.task_id == "t0" else one for one in TASKS]
     found, rows = again(f"{REWARD}length", tasks=answered)
@@ -151,6 +167,9 @@ def test_an_evaluation_is_rewarded_again_if_its_first_one_comes_out_as_stored(ag
     ("buffer.explorer_input.default_reward_fn_type=judge_reward", False),
     ("buffer.explorer_input.default_workflow_type=mine:attempt", False),
     ("buffer.explorer_input.default_workflow_type=retry_workflow", False),
+    ("buffer.explorer_input.default_workflow_type=verifiers_workflow", False),
+    ("buffer.explorer_input.default_workflow_type=harness_agent", False),
+    ("buffer.explorer_input.default_workflow_type=react_workflow", True),
     ("buffer.explorer_input.default_reward_fn_type=[accuracy_reward, format_reward]", True),
 ])
 def test_what_a_model_or_a_workflow_rewards_is_not_computed_again(override, is_repeatable):
@@ -161,7 +180,7 @@ def test_of_a_stage_that_a_judge_rewarded_nothing_is_taken(explored, tmp_path):
     donor = explored("length")
     config = plain(overridden(*TINY, "buffer.explorer_input.default_reward_fn_type=judge_reward"))
     files.write_json(donor / "stage.json", files.read_json(donor / "stage.json") | {"config": config})
-    assert "judge_reward" in rewarding._offered(tmp_path / "new", donor, {}, None)
+    assert "judge_reward" in rewarding._offered(tmp_path / "new", donor, {}, None, None)
 
 
 @pytest.mark.parametrize(("given", "chosen", "asked"), [

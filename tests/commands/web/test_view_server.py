@@ -367,6 +367,8 @@ def test_rewards_are_those_of_the_command_and_its_words_are_no_options(root, cli
     for wrong in ({"run": RUN}, {"run": 1, "words": ""}, {"run": RUN, "words": "'"},
                   {"run": RUN, "words": "--root=/"}):
         assert client.post("/api/rewards", json=wrong).status_code == 400
+    with command.ONE:  # of another request
+        assert client.post("/api/rewards", json=given).status_code == 400
     assert len(asked) == 2
 
 

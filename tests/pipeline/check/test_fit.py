@@ -137,6 +137,12 @@ def test_ranks_are_named_only_as_far_as_gpus_go():
     wording(none, "setting")
 
 
+def test_where_nothing_fits_no_setting_is_named_that_another_one_makes_idle():
+    named = changes_in(fit.trainer_problem(LARGE, rft(), gpus(2, 4.0)))
+    assert "trainer.offload_optimizer" in named
+    assert "algorithm.optimizer.optimizer_type" not in named  # the optimizer's states are in host memory
+
+
 @pytest.mark.parametrize(("share", "gib", "mode", "others", "words"), [
     # 7.6 billion x 2 bytes are 14.2 GiB, a token 2 x 2 x 28 x 4 x 128 = 57,344 bytes, 2,048 of them 0.1 GiB; kept
     # log-probs of 256 sequences of 2,050 positions 2 MiB

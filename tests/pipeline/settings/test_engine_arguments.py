@@ -101,3 +101,12 @@ def test_the_settings_that_it_names_exist():
         for part in key.partition("=")[0].split("."):
             assert part in section.model_fields, key
             section = section.model_fields[part].annotation
+
+
+@pytest.mark.parametrize(("kind", "image_key", "refused"), [
+    ("qwen3_vl", "photo", True), ("qwen3_vl", None, False), ("qwen2_5_vl", "photo", False)])
+def test_images_that_vllm_reads_otherwise_than_the_trainer(kind, image_key, refused):
+    config = changed({"explorer.rollout_model.engine_type": "vllm",
+                      "buffer.explorer_input.taskset.format.image_key": image_key})
+    found = engine.of_stage(config, {"model_type": kind}, Gpus(1, 80.0, True), False)["problems"]
+    assert [problem.key for problem in found if problem] == ["explorer.rollout_model.engine_type"] * refused

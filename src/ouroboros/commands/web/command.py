@@ -34,8 +34,12 @@ def rewards(root: Path, asked: dict[str, Any]) -> dict[str, Any]:
         raise QueryError(f"{words}: {error}.") from error
     if options := [word for word in (run, *given) if word.startswith("-")]:
         raise QueryError(f"{options[0]}: needed a recipe, or key=value.")
-    with ONE:
+    if not ONE.acquire(blocking=False):
+        raise QueryError("another request is still being answered; one at a time.")
+    try:
         done = command("reward", "diff", "--json", "--root", str(root), run, *given)
+    finally:
+        ONE.release()
     if done.returncode:
         raise OuroError(done.stderr.strip().rpartition("ouro: ")[2])
     return json.loads(done.stdout)
