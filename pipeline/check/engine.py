@@ -51,8 +51,9 @@ def of_stage(config: Config, plain: dict[str, Any] | None, gpus: Gpus, elsewhere
         return {"warnings": [] if elsewhere else _beside_another(settings)}
     if plain and (config.kind.explores or config.buffer.explorer_input.eval_tasksets):
         listed = engine_problem(plain, config.model.longest)
-        if any(one.format.image_key for _, one in answered(config)):
-            listed = listed or images_problem(plain.get("model_type"))
+        if (unlike := images_problem(plain.get("model_type"))) and any(
+                one.format.image_key for _, one in answered(config)):
+            listed = listed or unlike
         found.append(listed if listed or gpus.any else cpu_problem(
             plain, resolve_dtype(config.model.dtype, False), settings.extra_engine_args))
     key = "enable_chunked_prefill"

@@ -23,7 +23,6 @@ OF_REST = 12  # bytes an entry of the logits without a teacher's likeliest token
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
 BUCKET = 500_000_000  # elements per reduce bucket of DeepSpeed
 ASLEEP = 1.2 * GIB  # of an engine besides weights and cache: CUDA context, graphs, workspaces (benchmarks/gpu_path.md)
-STATES = {"adamw8bit": 6 + 8 / 256}  # bytes a weight: in float32, two codes, and two scales a block; others: 12
 LIVE = 1_000_000_000  # elements that ZeRO-3 gathers at most (max_live_parameters), and updates at once (sub_group_size)
 
 
@@ -80,7 +79,7 @@ def training(size: Size, config: Config, element: int) -> Training:
     ranks, stage, offload = settings.ranks, settings.zero_stage, settings.offload_optimizer
     own = size.trained / ranks
     held = size.parameters + (size.trained if config.model.lora_configs else 0)
-    weights, optimizer, kept = _kept(held, size.trained, settings, states(config), element)
+    weights, optimizer, kept = _kept(held, size.trained, settings, config.algorithm.optimizer.state_bytes, element)
     gradients = element * (own if stage >= 2 else size.trained)
     if offload and stage >= 2:
         gradients = element * min(size.largest, size.trained)
@@ -90,7 +89,7 @@ def training(size: Size, config: Config, element: int) -> Training:
     return Training(
         weights=weights, optimizer=optimizer, gradients=gradients, activations=activations(size, config, element),
         bucket=element * BUCKET, step=gradients if offload else of_step,
-        critic=sum(_kept(size.critic, size.critic, settings, states(config, "trainer.critic"), element))
+        critic=sum(_kept(size.critic, size.critic, settings, settings.critic.optimizer.state_bytes, element))
         if config.algorithm.has_critic else 0,
         gathered=element * min(held, max(LIVE, size.gathered)) if stage == 3 else 0, kept=kept,
     )
@@ -102,14 +101,9 @@ def recomputes(size: Size, config: Config, element: int, room: float) -> bool:
     return training(size, config, element).peak > room if asked == "auto" else asked
 
 
-def states(config: Config, owner: str = "algorithm") -> float:
-    """Returns the bytes that an owner's optimizer keeps of a trained weight, its float32 copy included."""
-    return STATES.get(at(config, f"{owner}.optimizer.optimizer_type"), 12)
-
-
 def _kept(parameters: int, trained: int, settings: Trainer, state: float, element: int) -> tuple[float, float, float]:
     """Returns the bytes of weights, of the optimizer's state, and of the gradients and the bucket that ZeRO-3 keeps, of
-    one DeepSpeed engine on one rank. state: as of `states`."""
+    one DeepSpeed engine on one rank. state: bytes a trained weight."""
     offload, own = settings.offload_optimizer, trained / settings.ranks
     optimizer = 0 if offload else state * own
     if settings.zero_stage < 3:

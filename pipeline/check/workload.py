@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ouroboros.pipeline.check.memory import states
 from ouroboros.pipeline.check.model_size import Size
 from ouroboros.pipeline.check.report import size
 from ouroboros.pipeline.check.sources import most_rows
@@ -176,9 +175,9 @@ def disk(config: Config, size: Size, element: int) -> Disk:
     """
     work, model = workload(config), config.model
     spelt_out = element * (size.parameters + (size.embedding if size.tied else 0))
-    state = (element + states(config)) * size.trained
+    state = (element + config.algorithm.optimizer.state_bytes) * size.trained
     if config.algorithm.has_critic:
-        state += (element + states(config, "trainer.critic")) * size.critic
+        state += (element + config.trainer.critic.optimizer.state_bytes) * size.critic
     version = element * size.trained if model.lora_configs else spelt_out
     checkpoint = spelt_out + state
     if model.lora_configs:
