@@ -320,7 +320,8 @@ def later(record: type) -> list[str]:
 class Curated:
     """What data_processor.experience_pipeline made of one row that was ok: joins to Experience by id.
 
-    Of an attempt of several turns the last one is judged, and each of its rows has the verdict.
+    Of an attempt of several turns the last one is judged, of several players that of each, and each of its rows has
+    the verdict.
     """
 
     experience_id: str = column(pa.string(), "row of experience")
