@@ -440,6 +440,13 @@ def test_the_baseline_of_a_player_is_what_it_earned_greedily(stage):
         "1/0": 1.0, "1/1": -1.0, "1/2": -1.0, "1/3": -1.0, "1/0/1": -1.0, "1/1/1": 7.0}
 
 
+def test_a_group_without_a_baseline_is_refused_where_there_are_no_players(stage):
+    context = stage("algorithm.advantage_fn=remax", "algorithm.advantage_fn_args={}", "algorithm.greedy_baseline=true")
+    explore(context, 1, [1.0, 0.0, 1.0, 0.0])
+    with refuses(DataError, "baseline_reward"):
+        batch_of(Rollouts(context), 1)
+
+
 def test_a_player_whose_last_reply_was_cut_does_not_mask_the_others(stage):
     context = stage("algorithm.mask_truncated_completions=true")
     play(context, [3.0, 1.0, 0.0, 0.0], [-3.0, 5.0, 0.0, 1.0])

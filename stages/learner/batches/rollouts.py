@@ -43,7 +43,7 @@ COLUMNS = ("experience_id", "step", "slot", "taskset", "task_id", "run_index", "
 # an attempt of several players is compared by role, as if each had its own group
 OF_ROLE = "group_id || coalesce('/' || role, '') AS group_id, coalesce(role, '') AS role"
 # the reward of the greedy response to the task, of the same role, added to the rows of its group
-BASELINE = ("max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id, role) AS baseline_reward")
+BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id, role) AS baseline_reward"
 # stages/learner/estimates.py
 ESTIMATES = ("old_logprobs", "entropies", "mean_scores", "ref_logprobs", "values", "teacher_logprobs")
 ORIGIN_COLUMNS = ("step", "position", "turn", "group_id", "weights_version", "reward", "accuracy", "is_candidate",
@@ -196,7 +196,7 @@ class Rollouts:
         count = f"(SELECT count(*) FROM {table} WHERE {in_batch} AND"
         baseline = f", {BASELINE}" if self.context.config.algorithm.greedy_baseline else ""
         # the baseline's own row is read first and then dropped, with rows of a role that it did not play
-        only = "QUALIFY (role IS NULL OR baseline_reward IS NOT NULL) AND" if baseline else "WHERE"
+        only = "QUALIFY (coalesce(role, '') = '' OR baseline_reward IS NOT NULL) AND" if baseline else "WHERE"
         self.session.register("drawn", drawn)
         return self.session.sql(
             f"""SELECT {', '.join(COLUMNS)}, {OF_ROLE}, rollout_logprobs AS old_logprobs,
