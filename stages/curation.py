@@ -27,17 +27,20 @@ class Curation:
     def of_step(self, rows: Sequence[records.Experience]) -> list[records.Curated]:
         """A verdict for each row of a step that is ok."""
         good = [row for row in rows if row.status == "ok"]
-        last = {row.slot: row for row in good}  # rows of an attempt are ordered by turn
-        verdicts = curate([self.given(row) for row in last.values()], self.operators, self.compared)
-        return [_curated(row, verdicts[row.slot]) for row in good]
+        last = {(row.slot, row.role): row for row in good}  # rows of an attempt are ordered by turn
+        verdicts = curate([self.given(row) | {"row": number} for number, row in enumerate(last.values())],
+                          self.operators, self.compared)
+        numbers = {player: number for number, player in enumerate(last)}
+        return [_curated(row, verdicts[numbers[row.slot, row.role]]) for row in good]
 
     def given(self, row: records.Experience) -> dict[str, Any]:
-        """A row as operators see it."""
+        """A row as operators see it; one of a player is compared with those of the same role."""
         return {
             "row": row.slot, "prompt": row.prompt, "response": row.response, "prompt_text": row.prompt,
             "response_text": row.response, "answer": self.answer_of(row), "taskset": row.taskset,
-            "task_id": row.task_id, "group_id": row.group_id, "run_index": row.run_index, "reward": row.reward,
-            "accuracy": row.accuracy, "components": dict(row.reward_components), "finish_reason": row.finish_reason,
+            "task_id": row.task_id, "group_id": f"{row.group_id}/{row.role}" if row.role else row.group_id,
+            "run_index": row.run_index, "reward": row.reward, "accuracy": row.accuracy,
+            "components": dict(row.reward_components), "finish_reason": row.finish_reason,
             "tokens": len(row.response_tokens)}
 
 

@@ -196,9 +196,10 @@ def curate(question: dict[str, Any], answer: str) -> None:
 
     def scores(components: Iterable[str]) -> set[str]:
         made = [curation.given(SimpleNamespace(
-            slot=at, prompt="What is 2 + 3?", response=text, taskset="made", task_id="made", group_id=f"{at // 2}",
-            run_index=at % 2, reward=reward, accuracy=reward, reward_components=[(one, reward) for one in components],
-            finish_reason="stop", response_tokens=[*text])) for at, (text, reward) in enumerate(MADE)]
+            slot=at, role=None, prompt="What is 2 + 3?", response=text, taskset="made", task_id="made",
+            group_id=f"{at // 2}", run_index=at % 2, reward=reward, accuracy=reward,
+            reward_components=[(one, reward) for one in components], finish_reason="stop",
+            response_tokens=[*text])) for at, (text, reward) in enumerate(MADE)]
         return {name for row in passed(made, curation.operators) for name in scores_of(row)}
 
     try:

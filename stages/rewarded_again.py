@@ -8,7 +8,7 @@ the first row with another, in words; `unlike`, why nothing can be compared, alo
 `evaluated`, whether evaluations are rewarded again, with `unevaluated`, the error that ended it. Of explorer steps with
 a new reward, and with `whole` of all, the files are written as the explorer would have. With `whole` also `trained`,
 the first trainer step whose batch has other advantages, null if none has, and `certain`: false where advantages need
-what models compute, so that it is the first step that reads another reward.
+what models compute, or a state of the algorithm, so that it is the first step that reads another reward.
 """
 
 import logging
@@ -146,7 +146,8 @@ def _other_batch(context: Context, donor: Path, since: int) -> tuple[int | None,
 
     made = [step for step in tables.steps_present(donor, "steps") if step >= since]
     algorithm = Algorithm.of(context.config)
-    if algorithm.estimates or context.config.buffer.trainer_input.experience_buffer.replay_buffer.enable:
+    replays = context.config.buffer.trainer_input.experience_buffer.replay_buffer.enable
+    if algorithm.estimates or algorithm.keeps_state or replays:  # the state at step `since` is not here
         return next(iter(made), None), False
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / donor.name

@@ -74,6 +74,8 @@ def _keys(config: Config) -> list[Problem]:
     explorer, asked = config.explorer, {}
     if explorer.rollout_model.engine_type == "openai":
         asked["explorer.rollout_model.external.api_key_env"] = explorer.rollout_model.external.api_key_env
+    if config.model.teacher_url:
+        asked["model.teacher_key_env"] = config.model.teacher_key_env
     for place, one in tasksets(config):
         if "judge_reward" in reward_functions(one, config.buffer.explorer_input):
             key = f"buffer.explorer_input.{place}.reward_fn_args.judge_key_env"

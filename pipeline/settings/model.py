@@ -196,7 +196,8 @@ class Model(Section):
         if self.teacher_key_env is not None and not is_variable(self.teacher_key_env):
             yield Problem("teacher_key_env", f"{NEEDED_VARIABLE}.")
         if not self.teacher_model_path:
-            yield Problem("teacher_url", "without teacher_model_path, whose tokens and content are compared.",
+            yield Problem("teacher_url", "without teacher_model_path, whose tokens are compared with the policy's, and "
+                          "its name and highest token id with the server's model.",
                           "Set it to the directory that the server has.", found=self.teacher_url)
         if self.temperature != 1 or is_truncated(self.top_p, self.top_k, self.min_p):
             yield Problem("teacher_url", "gives log-probs of all tokens at temperature 1, and the policy is sampled "

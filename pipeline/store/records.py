@@ -76,8 +76,9 @@ class Experience:
     status: str = column(pa.string(), "ok: the only rows that are trained; no_variance: of a group that taught nothing "
                                       "and was replaced, or missing in the end (max_resample_rounds); baseline: the "
                                       "greedy response (greedy_baseline); late: of a group that was not complete in "
-                                      "time (over_rollout); prompt_too_long, reward_failed or "
-                                      "workflow_failed; no_feedback: recorded by ouro serve, and not rewarded")
+                                      "time (over_rollout); not_played: without a row of a trained "
+                                      "role (trained_roles); prompt_too_long, reward_failed or workflow_failed; "
+                                      "no_feedback: recorded by ouro serve, and not rewarded")
     reason: str | None = column(pa.string(), "why the row is not ok; null when it is", null=True)
     finish_reason: str | None = column(pa.string(), "stop or length; null when nothing was generated", null=True)
     weights_version: int = column(pa.int32(), "trainer step that made the weights; 0 = the model the stage began with; "
@@ -320,7 +321,8 @@ def later(record: type) -> list[str]:
 class Curated:
     """What data_processor.experience_pipeline made of one row that was ok: joins to Experience by id.
 
-    Of an attempt of several turns the last one is judged, and each of its rows has the verdict.
+    Of an attempt of several turns the last one is judged, of several players that of each, and each of its rows has
+    the verdict.
     """
 
     experience_id: str = column(pa.string(), "row of experience")

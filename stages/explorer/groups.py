@@ -99,7 +99,7 @@ class Groups:
             [self.prompts.pictures[group.task] for group, _, _ in each])
         self.rollout_seconds += time.perf_counter() - begin
         self.tail_seconds += tail(ends)
-        keep(outcomes, self.config.explorer.trained_roles)
+        keep(outcomes, self.config.explorer.trained_roles, step == 1 and not round_)
         taken = first.take(outcomes)
         self._reward([group for group, _, _ in each], outcomes)
         made = []

@@ -13,11 +13,15 @@ from ouroboros.pipeline.store import records, sessions, tables
 
 Rates = dict[str, dict[tuple[str, str], dict[str, Any]]]  # stage -> set and task_id -> its row
 
-# an attempt is its last turn, as where a step is measured (stages/explorer/selections.py)
+# an attempt is its last turn, or the mean of its players', as where a step is measured (stages/explorer/selections.py)
 QUERY = """
-WITH attempts AS (
-    SELECT taskset, task_id, accuracy, reward, status IN ('ok', 'no_variance') AS good FROM {}
-    WHERE run_index < ? QUALIFY row_number() OVER (PARTITION BY step, slot ORDER BY turn DESC) = 1),
+WITH players AS (
+    SELECT step, slot, taskset, task_id, accuracy, reward, status IN ('ok', 'no_variance') AS good
+    FROM (FROM {} UNION ALL BY NAME SELECT NULL::VARCHAR AS role WHERE false)
+    WHERE run_index < ? QUALIFY row_number() OVER (PARTITION BY step, slot, role ORDER BY turn DESC) = 1),
+attempts AS (
+    SELECT taskset, task_id, avg(accuracy) AS accuracy, avg(reward) AS reward, bool_and(good) AS good
+    FROM players GROUP BY step, slot, taskset, task_id),
 rated AS (
     SELECT *, if(bool_and(accuracy IS NOT NULL) FILTER (good) OVER (PARTITION BY taskset, task_id), accuracy, reward)
            AS rate FROM attempts)

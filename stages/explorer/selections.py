@@ -2,7 +2,8 @@
 
 Selectors that read experience see the steps up to s - 1 - sync_offset, whose rows are there whatever the timing: the
 choice is a function of seed, step and those rows, and a resumed stage reads them again. A task's measured rate is the
-mean `accuracy` of its attempts that were rewarded, or their reward where the reward function gives no accuracy.
+mean `accuracy` of its attempts that were rewarded, or their reward where the reward function gives no accuracy, of
+several players the mean of theirs.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -122,19 +123,19 @@ def measured(directory: Path, step: int, repeats: int) -> dict[tuple[str, str], 
     repeats: attempts of a group; a greedy one besides them is not counted.
     """
     table = tables.read(tables.step_file(directory, "experience", step), records.Experience).select(
-        ["slot", "taskset", "task_id", "run_index", "status", "reward", "accuracy"])
-    attempts = {row["slot"]: row for row in table.to_pylist()
-                if row["status"] in ("ok", "no_variance") and row["run_index"] < repeats}
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in attempts.values():
-        found.setdefault((row["taskset"], row["task_id"]), []).append(row)
-    return {place: _rate(rows) for place, rows in found.items()}
+        ["slot", "taskset", "task_id", "run_index", "status", "reward", "accuracy", "role"])
+    last = {(row["slot"], row["role"]): row for row in table.to_pylist()
+            if row["status"] in ("ok", "no_variance") and row["run_index"] < repeats}
+    found: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = {}
+    for (slot, _), row in last.items():
+        found.setdefault((row["taskset"], row["task_id"]), {}).setdefault(slot, []).append(row)
+    return {place: _rate(list(attempts.values())) for place, attempts in found.items()}
 
 
-def _rate(attempts: Sequence[dict[str, Any]]) -> float:
-    """Of one task, whose attempts have the same reward functions."""
-    name = "accuracy" if all(row["accuracy"] is not None for row in attempts) else "reward"
-    return float(np.mean([row[name] for row in attempts]))
+def _rate(attempts: Sequence[Sequence[dict[str, Any]]]) -> float:
+    """Of one task, whose attempts have the same reward functions. attempts: the last row of each player."""
+    name = "accuracy" if all(row["accuracy"] is not None for rows in attempts for row in rows) else "reward"
+    return float(np.mean([np.mean([row[name] for row in rows]) for rows in attempts]))
 
 
 def _features(taskset: Any, tasks: Sequence[records.Task], rates: Rates) -> np.ndarray:

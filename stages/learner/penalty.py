@@ -11,6 +11,7 @@ from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.store.errors import DataError
 
 LISTS = pa.list_(pa.float64())
+Attempt = tuple[int, str]  # its position and group; of several players, the rows of each are one, as their groups are
 
 
 def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float | None]:
@@ -20,16 +21,17 @@ def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float | None]:
     old_logprobs and ref_logprobs. The KL is None where no row of the batch (is_candidate) has an action token.
 
     Every advantage function reads one of four columns: `reward`, minus the penalties of all turns of the attempt (rows
-    of one position), shared by its turns as the reward is; `token_rewards` [R], of the row's own tokens, with the
-    reward on the last action token of the attempt; `step_reward`, what the turn itself earned minus its penalty;
+    of one position and group), shared by its turns as the reward is; `token_rewards` [R], of the row's own tokens, with
+    the reward on the last action token of the attempt; `step_reward`, what the turn itself earned minus its penalty;
     `kl_penalties` [R], the penalty of each token, for distillation, which uses no reward. Over the rows of an attempt
     token_rewards sum to its `reward`, and so do step_rewards where no turn earned any.
     """
-    names = ("position", "turn", "reward", "step_reward", "old_logprobs", "ref_logprobs", "action_mask")
-    positions, turns, rewards, steps, *scored = table.select(list(names)).to_pydict().values()
+    names = ("position", "group_id", "turn", "reward", "step_reward", "old_logprobs", "ref_logprobs", "action_mask")
+    positions, groups, turns, rewards, steps, *scored = table.select(list(names)).to_pydict().values()
+    attempts = list(zip(positions, groups, strict=True))
     dense = table["token_rewards"].to_pylist() if "token_rewards" in table.column_names else [None] * len(table)
     token_rewards, penalties, kls = [], [], []
-    for reward, own, old, reference, mask in zip(_outcomes(positions, rewards, scored[-1]), dense, *scored,
+    for reward, own, old, reference, mask in zip(_outcomes(attempts, rewards, scored[-1]), dense, *scored,
                                                  strict=True):
         earned = np.zeros(len(mask)) if own is None else np.array(own)
         if own is None:
@@ -40,12 +42,12 @@ def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float | None]:
         token_rewards.append(left)
         penalties.append(taken)
         kls.append(kl)
-    lost: dict[int, float] = defaultdict(float)
-    for position, taken in zip(positions, penalties, strict=True):
-        lost[position] += float(taken.sum())
-    earned = _earned(positions, turns, rewards, steps)
+    lost: dict[Attempt, float] = defaultdict(float)
+    for attempt, taken in zip(attempts, penalties, strict=True):
+        lost[attempt] += float(taken.sum())
+    earned = _earned(attempts, turns, rewards, steps)
     made = {
-        "reward": pa.array([reward - lost[position] for position, reward in zip(positions, rewards, strict=True)]),
+        "reward": pa.array([reward - lost[attempt] for attempt, reward in zip(attempts, rewards, strict=True)]),
         "step_reward": pa.array([own - float(taken.sum()) for own, taken in zip(earned, penalties, strict=True)]),
         "token_rewards": pa.array(token_rewards, LISTS), "kl_penalties": pa.array(penalties, LISTS),
     }
@@ -73,19 +75,19 @@ def refuse_dense(table: pa.Table, algorithm) -> None:
                         f"{sum(apart)} rows, which says of no token how much. Take it out.")
 
 
-def _outcomes(positions: list[int], rewards: list[float], masks: list[list[int]]) -> list[float]:
+def _outcomes(attempts: list[Attempt], rewards: list[float], masks: list[list[int]]) -> list[float]:
     """The reward of each attempt at its last row with an action token, 0 at its others."""
-    last = {position: row for row, (position, mask) in enumerate(zip(positions, masks, strict=True)) if any(mask)}
-    return [reward if last.get(position) == row else 0.0
-            for row, (position, reward) in enumerate(zip(positions, rewards, strict=True))]
+    last = {attempt: row for row, (attempt, mask) in enumerate(zip(attempts, masks, strict=True)) if any(mask)}
+    return [reward if last.get(attempt) == row else 0.0
+            for row, (attempt, reward) in enumerate(zip(attempts, rewards, strict=True))]
 
 
-def _earned(positions: list[int], turns: list[int], rewards: list[float], steps: list[float | None]) -> list[float]:
+def _earned(attempts: list[Attempt], turns: list[int], rewards: list[float], steps: list[float | None]) -> list[float]:
     """What each turn earned by itself; if no turn has a step reward, the last one gets the reward."""
-    by_step = {position for position, step in zip(positions, steps, strict=True) if step is not None}
-    last = dict(zip(positions, turns, strict=True))
-    return [(step or 0.0) if position in by_step else reward if last[position] == turn else 0.0
-            for position, turn, reward, step in zip(positions, turns, rewards, steps, strict=True)]
+    by_step = {attempt for attempt, step in zip(attempts, steps, strict=True) if step is not None}
+    last = dict(zip(attempts, turns, strict=True))
+    return [(step or 0.0) if attempt in by_step else reward if last[attempt] == turn else 0.0
+            for attempt, turn, reward, step in zip(attempts, turns, rewards, steps, strict=True)]
 
 
 def _with(table: pa.Table, made: dict[str, pa.Array]) -> pa.Table:

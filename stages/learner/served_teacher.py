@@ -1,10 +1,12 @@
 """A teacher on a server: its prompt log-probs, in place of a copy in the host memory of each rank.
 
 `vllm serve`, or a server with its interface, answers /v1/completions of token ids with `prompt_logprobs`: of each token
-of the prompt, and of the K likeliest at its place, all at temperature 1. Rank 0 asks; no rank holds the teacher.
+of the prompt, and of the K likeliest at its place, all at temperature 1. Rank 0 asks; no rank holds the teacher. That
+it is the teacher at all, is asked at the start, by the name of the model and its highest token id.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +15,40 @@ import numpy as np
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.settings.remote import Remote as Settings
 from ouroboros.pipeline.store.checkpoints import model_directory
-from ouroboros.pipeline.store.errors import DataError, StageError
+from ouroboros.pipeline.store.errors import DataError, ModelError, OuroError, StageError
+from ouroboros.pipeline.store.user_errors import brief
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.policy import NOTHING
 from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.teacher import TeacherScores
 from ouroboros.workflows.engines.remote import Remote
 
+ENTRY_BYTES = 128  # of a log-prob in a reply, as text
+HELD_BYTES = 64 << 20  # of replies at once, where one alone does not have more
 LEAST = 1e-12  # probability of all tokens but the likeliest: 1 less theirs, of which rounding leaves no more
 
 
 class ServedTeacher(TeacherScores):
     """As Teacher, asked at model.teacher_url."""
+    added = 1  # the fewest that a completion makes
 
     def __init__(self, context: Context, student: Path, process: Process):
-        """Raises ModelError when teacher and policy disagree on token ids."""
+        """Raises also ModelError when the server has another model, and StageError when it does not answer."""
         model = context.config.model
         self.server = Settings(base_url=model.teacher_url, api_key_env=model.teacher_key_env,
                                model_name=model.teacher_name or str(model_directory(context.inputs["teacher"])))
         super().__init__(context, student, process)
+        self._together(self._prove())
+
+    async def _prove(self) -> None:
+        remote, name, ids = Remote(self.server), self.server.model_name, [0, self.settings.vocab_size - 1]
+        try:
+            if name not in (there := await remote.models()):
+                raise ModelError(f"model.teacher_url={self.server.base_url} has the models {', '.join(there)}, needed "
+                                 f"{name}. Set model.teacher_name, or --served-model-name of the server.")
+            self._token((await self._said(remote, ids))[1], ids[1])
+        finally:
+            await remote.close()
 
     def logprobs(self, rows: list[Row]) -> list[np.ndarray]:
         """As of Teacher. Raises StageError when the server does not answer. Collective."""
@@ -40,18 +57,27 @@ class ServedTeacher(TeacherScores):
             raise DataError(f"the row {odd.id} was sampled at temperature {odd.temperature or 1:g}, or among some "
                             "tokens alone, and model.teacher_url gives log-probs of all tokens at temperature 1. "
                             "Sample with temperature=1, top_p=1, top_k=-1 and min_p=0, or leave out teacher_url.")
+        return self._together(self._asked(rows))
+
+    def _together(self, asking: Coroutine) -> Any:
+        """What rank 0 is answered, on every rank; or raises its error on all, which must not wait for it."""
         found = None
         if self.process.rank == 0:
             try:
-                found = asyncio.run(self._asked(rows))
-            except StageError as error:  # which the other ranks must not wait for
+                found = asyncio.run(asking)
+            except OuroError as error:
                 found = error
-        if isinstance(found := self.process.first(found), StageError):
+            except Exception as error:
+                found = StageError(f"model.teacher_url={self.server.base_url}: {brief(error)}.")
+        asking.close()
+        if isinstance(found := self.process.first(found), OuroError):
             raise found
         return found
 
     async def _asked(self, rows: list[Row]) -> list[np.ndarray]:
-        remote = Remote(self.server)
+        each = ENTRY_BYTES * (self.tops + 1) * max(len(row.tokens) for row in rows)
+        most = max(1, min(self.server.concurrency, HELD_BYTES // each))
+        remote = Remote(self.server.model_copy(update={"concurrency": most}))
         try:
             return await asyncio.gather(*(self._row(remote, row) for row in rows))
         finally:
@@ -59,17 +85,23 @@ class ServedTeacher(TeacherScores):
 
     async def _row(self, remote: Remote, row: Row) -> np.ndarray:
         """[N] or with tops [N, 2 tops + 2], of the action tokens."""
-        said = await remote.complete(row.tokens, max_tokens=1, temperature=1.0,
-                                     extra_body={"prompt_logprobs": self.tops})
+        found, places = await self._said(remote, row.tokens), row.prompt_length + np.flatnonzero(row.mask)
+        return np.array([self._token(found[place], row.tokens[place]) for place in places], np.float32)
+
+    async def _said(self, remote: Remote, tokens: list[int]) -> list[dict[str, dict[str, Any]] | None]:
+        """What is said of each token, and of the likeliest at its place."""
+        said = await remote.complete(tokens, max_tokens=1, temperature=1.0, extra_body={"prompt_logprobs": self.tops})
         found = (said.choices[0].model_extra or {}).get("prompt_logprobs")
-        if not isinstance(found, list) or len(found) != len(row.tokens):
+        if not isinstance(found, list) or len(found) != len(tokens):
             raise StageError(f"model.teacher_url={self.server.base_url} gives no log-probs of the prompt; needed a "
                              "server of vLLM's interface, which answers prompt_logprobs in /v1/completions.")
-        places = row.prompt_length + np.flatnonzero(row.mask)
-        return np.array([self._token(found[place], row.tokens[place]) for place in places], np.float32)
+        return found
 
     def _token(self, found: dict[str, dict[str, Any]], token: int) -> float | list[float]:
         """found: token id -> what is said of it, at the place of a token."""
+        if (highest := max(map(int, found))) >= self.settings.vocab_size:
+            raise ModelError(f"model.teacher_url={self.server.base_url} answers token id {highest}, and the teacher "
+                             f"has {self.settings.vocab_size}: the server has another model.")
         own = found[str(token)]["logprob"]
         if not self.tops:
             return own

@@ -29,7 +29,11 @@ from ouroboros.workflows.protocol.prompts import read_tokenizer
 
 
 class TeacherScores(FixedScores):
-    """The column `teacher_logprobs` [R], at the policy's sampling temperature, by `logprobs` of a subclass."""
+    """The column `teacher_logprobs` [R], at the policy's sampling temperature, by `logprobs` of a subclass.
+
+    added: tokens for which the teacher needs room after a sequence.
+    """
+    added = 0
 
     def __init__(self, context: Context, student: Path, process: Process):
         """student: Hugging Face directory of the policy. The teacher is the input `teacher` of the stage.
@@ -41,10 +45,11 @@ class TeacherScores(FixedScores):
         own, policys = (read_tokenizer(place, trust).get_vocab() for place in (model, student))
         refuse_other_vocabulary(own, policys, model)
         self.settings, longest = read_config(model, trust).get_text_config(), longest_sequence(config.model)
-        room = getattr(self.settings, "max_position_embeddings", longest)
-        if room < longest:
+        room = getattr(self.settings, "max_position_embeddings", longest + self.added)
+        if room < longest + self.added:
             raise ModelError(f"model.teacher_model_path={model} has room for {room} tokens (max_position_embeddings), "
-                             f"and the policy's sequences have up to {longest}. Shorten model.max_prompt_tokens or "
+                             f"and the policy's sequences have up to {longest}"
+                             f"{', to which a server adds one' * self.added}. Shorten model.max_prompt_tokens or "
                              "model.max_response_tokens, or take another teacher.")
         self.among = min(read_config(student, trust).get_text_config().vocab_size, self.settings.vocab_size)
         loss, given = config.algorithm.loss, config.algorithm.policy_loss_fn_args

@@ -93,6 +93,8 @@ CODE = [  # file, definition, what is edited there, the stages that run again
     ("operators/terms.py", "refuse_parameters", "error", NOTHING),
     ("stages/learner/critic.py", "Critic", "formula", PPO_ONLY),
     ("stages/learner/teacher.py", "Teacher", "formula", NOTHING),
+    ("stages/learner/teacher.py", "TeacherScores.refuse_unknown_tokens", "formula", NOTHING),
+    ("stages/learner/served_teacher.py", "ServedTeacher", "formula", NOTHING),
     ("stages/learner/engine/adapter.py", "inject", "formula", NOTHING),
     ("operators/algorithm.py", "Algorithm.loss", "formula", TRAINED),
     ("operators/sampling.py", "selected", "formula", TRAINED),

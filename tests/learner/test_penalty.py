@@ -25,7 +25,7 @@ def table(kls: list[list[float]], **columns: list) -> pa.Table:
     count = len(kls)
     plain = {"reward": [1.0] * count, "step_reward": [None] * count, "action_mask": [[1] * len(kl) for kl in kls],
              "old_logprobs": [[-0.5] * len(kl) for kl in kls], "turn": [0] * count, "taskset": [""] * count,
-             "role": [""] * count, "use_count": [0] * count}
+             "role": [""] * count, "use_count": [0] * count, "group_id": ["g"] * count}
     made = advantage_batch(**plain | {name: values for name, values in columns.items()
                                       if name not in ("position", "is_candidate")})
     made = made.append_column("position", pa.array(columns.get("position", list(range(count))), pa.int64()))
@@ -69,6 +69,15 @@ def test_where_no_turn_earned_anything_the_reward_stands_on_the_last_and_each_lo
     left, _ = penalised(batch, K1)
     assert left["step_reward"].to_pylist() == pytest.approx([0.0, 1.0, -0.2, 1.0])
     assert gigpo(left).sort_by("experience_id")["advantage"].to_pylist() == pytest.approx([0.2, 0.1, -0.2, -0.1])
+
+
+def test_players_of_an_attempt_lose_the_penalties_of_their_own_tokens():
+    """White earns 1 with k1 = 0.5 in both tokens, 0.2 off; black loses 1 in the next turn, and has no penalty."""
+    batch = table([[0.5, 0.5], [0.0, 0.0]], group_id=["a/white", "a/black"], position=[0, 0], turn=[0, 1],
+                  role=["white", "black"], reward=[1.0, -1.0])
+    left, _ = penalised(batch, K1)
+    assert left["reward"].to_pylist() == left["step_reward"].to_pylist() == pytest.approx([0.8, -1.0])
+    assert np.ravel(left["token_rewards"].to_pylist()) == pytest.approx([-0.1, 0.9, 0.0, -1.0])
 
 
 def test_rewards_of_single_tokens_lose_the_penalty_of_their_own():

@@ -403,18 +403,52 @@ def test_a_component_that_a_batch_lacks_adds_nothing_and_is_told_once(stage, cap
     assert [one.args[0] for one in caplog.records if one.levelname == "WARNING"] == ["rare"]
 
 
-def test_players_of_an_attempt_are_compared_by_role(stage):
-    """Two attempts at each of two tasks, a row of each player. First's rewards at the first task 3 and 1, second's -3
-    and 5: less the means of their roles 1, -1 and -4, 4. Over all four rows the mean would be 1.5."""
-    context = stage("algorithm.advantage_fn=dr_grpo")
-    explore(context, 1, [3.0, 1.0, 0.0, 0.0])
+def play(context, first, second):
+    """Writes explorer step 1 with a row of each of two players in every slot. first, second: their rewards."""
+    explore(context, 1, first)
     path = tables.step_file(context.directory, "experience", 1)
     rows = [replace(records.Experience(**one), role="first")
             for one in tables.read(path, records.Experience).to_pylist()]
     others = [replace(one, experience_id=f"{one.experience_id}/1", turn=1, role="second", reward=reward)
-              for one, reward in zip(rows, (-3.0, 5.0, 0.0, 1.0), strict=True)]
+              for one, reward in zip(rows, second, strict=True)]
     tables.write(path, records.Experience, [*rows, *others])
+
+
+def test_players_of_an_attempt_are_compared_by_role(stage):
+    """Two attempts at each of two tasks, a row of each player. First's rewards at the first task 3 and 1, second's -3
+    and 5: less the means of their roles 1, -1 and -4, 4. Over all four rows the mean would be 1.5."""
+    context = stage("algorithm.advantage_fn=dr_grpo")
+    play(context, [3.0, 1.0, 0.0, 0.0], [-3.0, 5.0, 0.0, 1.0])
     found = batch_of(Rollouts(context), 1)
     assert {row.id: row.columns["advantages"] for row in found.rows} == {
         "1/0": 1.0, "1/1": -1.0, "1/2": 0.0, "1/3": 0.0, "1/0/1": -4.0, "1/1/1": 4.0, "1/2/1": -0.5, "1/3/1": 0.5}
     assert (found.metrics.zero_variance_groups, found.metrics.reward) == (1, 7 / 8)
+
+
+def test_the_baseline_of_a_player_is_what_it_earned_greedily(stage):
+    """The greedy players of the first task earn 2 and -2, so 3 - 2, 1 - 2, -3 + 2 and 5 + 2; those of the second 1 and
+    nothing, as its second player made no row: 0 - 1 twice for the first, and no rows of the second."""
+    context = stage("algorithm.advantage_fn=remax", "algorithm.advantage_fn_args={}", "algorithm.greedy_baseline=true")
+    play(context, [3.0, 1.0, 0.0, 0.0], [-3.0, 5.0, 0.0, 1.0])
+    path = tables.step_file(context.directory, "experience", 1)
+    rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
+    greedy = [replace(rows[place], experience_id=f"greedy/{place}", slot=slot, reward=reward, status="baseline")
+              for place, slot, reward in ((0, 4, 2.0), (4, 4, -2.0), (2, 5, 1.0))]
+    tables.write(path, records.Experience, [*rows, *greedy])
+    found = {row.id: row.columns["advantages"] for row in batch_of(Rollouts(context), 1).rows}
+    assert {id_: values[0] for id_, values in found.items()} == {
+        "1/0": 1.0, "1/1": -1.0, "1/2": -1.0, "1/3": -1.0, "1/0/1": -1.0, "1/1/1": 7.0}
+
+
+def test_a_group_without_a_baseline_is_refused_where_there_are_no_players(stage):
+    context = stage("algorithm.advantage_fn=remax", "algorithm.advantage_fn_args={}", "algorithm.greedy_baseline=true")
+    explore(context, 1, [1.0, 0.0, 1.0, 0.0])
+    with refuses(DataError, "baseline_reward"):
+        batch_of(Rollouts(context), 1)
+
+
+def test_a_player_whose_last_reply_was_cut_does_not_mask_the_others(stage):
+    context = stage("algorithm.mask_truncated_completions=true")
+    play(context, [3.0, 1.0, 0.0, 0.0], [-3.0, 5.0, 0.0, 1.0])
+    edit(context, lambda place, one: replace(one, finish_reason="length" if one.experience_id == "1/0/1" else "stop"))
+    assert [row.id for row in batch_of(Rollouts(context), 1).rows if not any(row.mask)] == ["1/0/1"]

@@ -1,6 +1,7 @@
 """A teacher on a server of vLLM's interface: as the one in host memory, and what it refuses."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from starlette.routing import Route
 from transformers import AutoModelForCausalLM
 
 from ouroboros.pipeline.store import records, tables
-from ouroboros.pipeline.store.errors import DataError, StageError
+from ouroboros.pipeline.store.errors import DataError, ModelError, StageError
 from ouroboros.stages.learner.served_teacher import ServedTeacher
 from ouroboros.stages.learner.teacher import Teacher
 from tests.configs import TINY
@@ -19,11 +20,13 @@ from tests.golden.messages import refuses
 from tests.learner.test_teacher import larger, rows, various  # noqa: F401 (larger is a fixture)
 from tests.servers import serving
 
+ROOM = "model.max_response_tokens=23"  # the teacher has 64 positions, and a server adds a token
 GKD = ("algorithm.algorithm_type=gkd", "trainer.max_token_len_per_gpu=64")
 
 
-def app(directory, largest=1024, silent=False):
-    """A server of the model in a directory, which gives at most `largest` likeliest tokens; silent: none at all."""
+def app(directory, largest=1024, silent=False, name=None, shift=0):
+    """A server of the model in a directory, which gives at most `largest` likeliest tokens; silent: none at all. name:
+    of another model; shift: of the ids in its replies."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
     def said(tokens, count):
@@ -32,7 +35,7 @@ def app(directory, largest=1024, silent=False):
         found = [None]
         for place, token in enumerate(tokens[1:]):
             ids = {token, *logprobs[place].topk(min(count, logprobs.shape[1])).indices.tolist()} if count else {token}
-            found.append({str(one): {"logprob": float(logprobs[place, one])} for one in ids})
+            found.append({str(one + shift): {"logprob": float(logprobs[place, one])} for one in ids})
         return found
 
     async def complete(request):
@@ -43,13 +46,17 @@ def app(directory, largest=1024, silent=False):
         return JSONResponse({"id": "x", "object": "text_completion", "created": 0, "model": body["model"],
                              "choices": [{"index": 0, "text": "", "finish_reason": "length", **given}]})
 
-    return Starlette(routes=[Route("/v1/completions", complete, methods=["POST"])])
+    async def models(_):
+        return JSONResponse({"object": "list", "data": [{"id": name or str(directory), "object": "model", "created": 0,
+                                                         "owned_by": "x"}]})
+
+    return Starlette(routes=[Route("/v1/completions", complete, methods=["POST"]), Route("/v1/models", models)])
 
 
 @pytest.fixture
 def asked(tmp_path, context_of, tiny_model, larger, process):  # noqa: F811
     def make(kind, *words):
-        return kind(context_of(tmp_path / kind.__name__, *TINY, *words, teacher=larger), tiny_model, process)
+        return kind(context_of(tmp_path / kind.__name__, *TINY, ROOM, *words, teacher=larger), tiny_model, process)
 
     return make
 
@@ -63,8 +70,9 @@ def test_what_a_server_says_is_what_the_teacher_in_host_memory_says(asked, large
     with serving(app(larger)) as url:
         served = asked(ServedTeacher, *words, f"model.teacher_url={url}/v1")
         served.add(here)
-    again = rows()
-    asked(ServedTeacher, *words, "model.teacher_url=http://127.0.0.1:9/v1").add(again)
+        again = rows()
+        read = asked(ServedTeacher, *words, f"model.teacher_url={url}/v1")
+    read.add(again)  # without the server
     for one, other, read in zip(there, here, again, strict=True):
         assert one.columns.keys() == other.columns.keys() == read.columns.keys()
         for name in one.columns:
@@ -80,15 +88,50 @@ def test_what_a_server_says_is_what_the_teacher_in_host_memory_says(asked, large
     assert math.isclose(stored["logprobs"][0][0].as_py(), there[0].columns["teacher_logprobs"][0], abs_tol=1e-4)
 
 
-@pytest.mark.parametrize(("words", "options", "said"), [
-    ((), {"silent": True}, "prompt_logprobs"),
-    ((*GKD, "algorithm.policy_loss_fn_args.top_k=8"), {"largest": 4}, "most 4")])
-def test_a_server_without_log_probs_is_refused(asked, larger, words, options, said):  # noqa: F811
-    with serving(app(larger, **options)) as url, refuses(StageError, said):
-        asked(ServedTeacher, *words, f"model.teacher_url={url}/v1").logprobs(rows())
+@pytest.mark.parametrize(("words", "options", "error", "said"), [
+    ((), {"silent": True}, StageError, "prompt_logprobs"), ((), {"name": "another"}, ModelError, "another"),
+    ((), {"shift": 5000}, ModelError, "token id"),
+    ((*GKD, "algorithm.policy_loss_fn_args.top_k=8"), {"largest": 4}, StageError, "most 4")])
+def test_a_server_without_log_probs_or_of_another_model_is_refused_at_the_start(
+        asked, larger, words, options, error, said):  # noqa: F811
+    with serving(app(larger, **options)) as url, refuses(error, said):
+        asked(ServedTeacher, *words, f"model.teacher_url={url}/v1")
 
 
-def test_rows_that_were_sampled_otherwise_are_refused(asked):
+def test_a_teacher_without_room_for_the_token_that_a_server_adds_is_refused(asked):
+    with refuses(ModelError, "64"):
+        asked(ServedTeacher, "model.max_response_tokens=24", "model.teacher_url=http://127.0.0.1:9/v1")
+
+
+def test_an_error_of_any_kind_reaches_every_rank(asked, larger, monkeypatch):  # noqa: F811
+    with serving(app(larger)) as url:
+        served, told = asked(ServedTeacher, f"model.teacher_url={url}/v1"), []
+        monkeypatch.setattr(served, "_token", lambda *_: {}["token"])
+        monkeypatch.setattr(type(served.process), "first", lambda _, value: told.append(value) or value)
+        with refuses(StageError, "KeyError"):
+            served.logprobs(rows())
+    assert isinstance(told[0], StageError)
+
+
+@pytest.mark.parametrize(("given", "count"), [((), 16), ((*GKD, "algorithm.policy_loss_fn_args.top_k=64"), 7)], ids=str)
+def test_the_replies_at_once_have_at_most_64_mib(asked, larger, monkeypatch, given, count):  # noqa: F811
+    """A reply of 1,024 tokens has 65 log-probs of each, 128 bytes: 8.1 MiB, 7 of which are 57 MiB."""
+    with serving(app(larger)) as url:
+        served, made = asked(ServedTeacher, *given, f"model.teacher_url={url}/v1"), []
+
+    def note(settings):
+        made.append(settings.concurrency)
+        raise StageError("seen")
+
+    monkeypatch.setattr("ouroboros.stages.learner.served_teacher.Remote", note)
+    with pytest.raises(StageError, match="seen"):
+        served.logprobs([replace(rows()[0], tokens=[1] * 1024)])
+    assert made == [count]
+
+
+def test_rows_that_were_sampled_otherwise_are_refused(asked, larger):  # noqa: F811
+    with serving(app(larger)) as url:
+        served = asked(ServedTeacher, f"model.teacher_url={url}/v1")
     for row in (various()[1], various()[2]):
         with refuses(DataError, row.id, "temperature"):
-            asked(ServedTeacher, "model.teacher_url=http://127.0.0.1:9/v1").logprobs([row])
+            served.logprobs([row])

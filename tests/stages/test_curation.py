@@ -64,6 +64,19 @@ def test_all_turns_of_an_attempt_have_the_verdict_on_its_last():
         ("a/2/0", None)]
 
 
+def test_each_player_of_an_attempt_has_a_verdict_compared_with_the_same_role():
+    """Two attempts, in which white earns 1 and 3, and black, who moves last, -1 and -1: black's group has no spread."""
+    config = overridden(f"{KEY}=[{{name: reward_std_filter}}, {{name: pass_rate_calculator}}]")
+    made = [row(records.Experience, experience_id=f"{slot}/{turn}", status="ok", slot=slot, turn=turn, group_id="g",
+                task_id="t", role=role, reward=reward)
+            for slot, earned in enumerate((1.0, 3.0))
+            for turn, (role, reward) in enumerate([("white", earned), ("black", -1.0)] * 2)]
+    found = curation_of(config, 2, [row(records.Task, task_id="t")]).of_step(made)
+    assert [(one.reward, one.operator, dict(one.scores)) for one in found] == [
+        (1.0, None, {"pass_rate": 2.0}), (-1.0, "reward_std_filter", {})] * 2 + [
+        (3.0, None, {"pass_rate": 2.0}), (-1.0, "reward_std_filter", {})] * 2
+
+
 def test_operators_are_in_the_identity_of_what_explores_and_of_what_trains_on_it():
     def stages(*words):
         return {one.name: one.identity for one in make_plan(overridden(*words)).stages}

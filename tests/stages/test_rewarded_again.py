@@ -210,3 +210,13 @@ def test_the_donor_that_gives_the_most_steps_is_taken(monkeypatch, tmp_path, giv
 ])
 def test_rewards_decide_what_is_explored(override, decides):
     assert rewarding.decide(overridden(*TINY, override)) == decides
+
+
+def test_an_advantage_with_a_state_is_uncertain_from_the_first_step_that_reads_another_reward(tmp_path, context_of):
+    """The baselines of rae at step 3 are those that steps 1 and 2 left."""
+    context = context_of(tmp_path / "rft", *SMALL, "algorithm.algorithm_type=rae")
+    for number in range(1, 5):
+        place = tables.step_file(tmp_path / "donor", "steps", number)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+    assert rewarded_again._other_batch(context, tmp_path / "donor", 3) == (3, False)

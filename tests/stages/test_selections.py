@@ -83,6 +83,19 @@ def test_a_rate_is_the_accuracy_of_a_task_whatever_other_sets_are_rewarded_by(tm
     assert measured(tmp_path, 1, 2) == {("exact", "t"): 0.5, ("free", "t"): 0.75}
 
 
+def test_a_rate_of_players_is_the_mean_of_their_rewards_and_not_that_of_the_last_mover(tmp_path):
+    """White moves twice and earns 1, black 0: 0.5 of the first attempt; of the second, which white has alone, 1."""
+    moves = [(0, "white", 1.0), (0, "black", 0.0), (0, "white", 1.0), (1, "white", 1.0)]
+    made = [row(records.Experience, step=1, slot=slot, turn=turn, taskset="s", task_id="t", run_index=slot, status="ok",
+                role=role, reward=reward) for turn, (slot, role, reward) in enumerate(moves)]
+    tables.write(tables.step_file(tmp_path, "experience", 1), records.Experience, made)
+    tables.write(tables.step_file(tmp_path, "rollouts", 1), records.Rollout, [row(records.Rollout, step=1)])
+    assert measured(tmp_path, 1, 2) == {("s", "t"): 0.75}
+    write_profile(tmp_path, 2)
+    (found,) = tables.read(tmp_path / "profile.parquet", records.Profile).to_pylist()
+    assert (found["attempts"], found["avg_at_k"], found["pass_at_k"]) == (2, 0.75, 1.0)
+
+
 def test_the_query_of_the_guide_gives_the_rates_of_every_task(stage):
     """Five tasks in five steps of one, in the order of the file."""
     page = (Path(__file__).parents[2] / "docs" / "modes.md").read_text()

@@ -1,5 +1,6 @@
 """The recorded endpoint: real clients ask by HTTP, and what is trained on is what the engine sampled."""
 
+import hashlib
 import json
 import re
 import time
@@ -16,6 +17,7 @@ from ouroboros.workflows.attempts.isolated import Isolated, host
 from ouroboros.workflows.attempts.schedule import roll_out
 from ouroboros.workflows.protocol.engine import STOP_TEXT, BatchEngine, Reply, Stop
 from ouroboros.workflows.protocol.outcomes import Sampling, add_rewards, decode
+from ouroboros.workflows.protocol.seeds import request_seed
 from ouroboros.workflows.single_turn import load_workflow
 from ouroboros.workflows.task_at_hand import TaskAtHand, bound
 from tests import clients
@@ -68,6 +70,11 @@ def test_the_rows_of_players_have_their_roles_and_rewards(roll, by):
     assert [(turn.role, sum(turn.action_mask)) for _, turn, _ in outcome.turns] == [("white", 4), ("black", 2)]
     assert outcome.components == {"white": 1.0, "black": -1.0}
     assert [call.origin.role for call in outcome.calls] == ["white", "black", "white"]
+    white, black, _ = (call.request for call in outcome.calls)
+    assert white.prompt_tokens == black.prompt_tokens
+    for role, asked in (("white", white), ("black", black)):  # whoever asks first
+        name = hashlib.sha256(repr((role, asked.prompt_tokens)).encode()).hexdigest()
+        assert asked.seed == request_seed(f"7/{name}", 1, 0)
 
 
 def test_two_roles_with_one_key_are_refused(roll):

@@ -9,7 +9,7 @@ from ouroboros.pipeline.store import records
 from ouroboros.pipeline.store.errors import StageError
 from ouroboros.workflows.environments.kuhn import kuhn
 from ouroboros.workflows.protocol.engine import Reply
-from ouroboros.workflows.protocol.outcomes import Outcome
+from ouroboros.workflows.protocol.outcomes import Outcome, check_failures
 from ouroboros.workflows.protocol.roles import keep, reward_of, settle
 from ouroboros.workflows.protocol.trajectory import Trajectory
 from ouroboros.workflows.task_at_hand import TaskAtHand
@@ -62,12 +62,23 @@ def test_an_untrained_role_makes_no_rows():
     both, alone = attempt(("white", 1.0), ("black", -1.0), ("white", None)), attempt(("black", 2.0))
     for outcome in (both, alone):
         assert settle(outcome) is None
-    keep([both, alone], ["white"])
+    keep([both, alone], ["white"], True)
     assert [turn.role for _, turn, _ in both.turns] == ["white", "white"]
     assert reward_of(both, "white")[0] == 1.0
-    assert (alone.status, alone.trajectory, alone.reward) == ("workflow_failed", None, None)
+    assert (alone.status, alone.trajectory, alone.reward) == ("not_played", None, None)
+
+
+def test_a_role_that_no_attempt_has_is_refused_at_first_and_later_an_attempt_that_ended_early():
+    def ended():
+        return attempt(("white", -1.0), ("white", 0.0))
+
     with pytest.raises(StageError, match="green"):
-        keep([both], ["white", "green"])
+        keep([attempt(("white", 1.0), ("black", -1.0))], ["white", "green"], True)
+    keep([alone := ended()], ["white", "black"], True)  # all of the policy's games may end before black's turn
+    assert (alone.status, len(alone.turns)) == ("ok", 2)
+    keep([alone := ended()], ["black"], False)
+    assert alone.status == "not_played"
+    check_failures([row(records.Experience, status=alone.status)], 0.0)
 
 
 def play(settings, deal, moves):

@@ -288,10 +288,10 @@ class _Place:
             self.said.append((request.prompt_tokens, reply))
 
     def _seed(self, prompt: list[int], origin: Origin | None) -> int:
-        """By the number of the call; of the endpoint's by their prompts, since parallel requests have no order."""
+        """By the number of the call; of the endpoint's by prompt and role, since parallel requests have no order."""
         if origin is None:
             return request_seed(self.seed, self.turns, 0) if self.turns else self.seed
-        name = hashlib.sha256(repr(prompt).encode()).hexdigest()
+        name = hashlib.sha256(repr((origin.role, prompt) if origin.role else prompt).encode()).hexdigest()
         self.same[name] += 1
         return request_seed(f"{self.seed}/{name}", self.same[name], 0)
 

@@ -53,6 +53,10 @@ class Remote:
         """A completion of a text. Raises RequestFailed."""
         return await self._asked(lambda: self.client.completions.create(model=self.model, prompt=prompt, **body))
 
+    async def models(self) -> list[str]:
+        """The names of the server's models. Raises RequestFailed."""
+        return [one.id for one in (await self._asked(self.client.models.list)).data]
+
     async def _asked(self, request: Callable[[], Awaitable]) -> Any:
         import openai
         import tenacity
@@ -75,7 +79,7 @@ class Remote:
         self._check()
         self._begun.append(time.monotonic())
         reply = await request()
-        if reply.usage:
+        if getattr(reply, "usage", None):  # a list of models has none
             self._used.append((time.monotonic(), reply.usage.total_tokens))
         return reply
 

@@ -14,6 +14,7 @@ from ouroboros.workflows.protocol.trajectory import Trajectory
 NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
 SHARED, SOLVED = "reward", "accuracy"  # components that are of the whole attempt
 KEY = "explorer.trained_roles"
+NOT_PLAYED = "not_played"  # status of attempts that ended without a row of a trained role
 
 
 def settle(outcome: Outcome) -> str | None:
@@ -61,16 +62,18 @@ def rewards_of(outcome: Outcome) -> frozenset[tuple[str | None, float | None]]:
     return frozenset((role, reward_of(outcome, role)[0]) for role in roles)
 
 
-def keep(outcomes: Sequence[Outcome], trained: Sequence[str]) -> None:
-    """Leaves attempts the rows of the trained roles; one without any has failed. trained: empty: all are.
+def keep(outcomes: Sequence[Outcome], trained: Sequence[str], first: bool) -> None:
+    """Leaves attempts the rows of the trained roles; one without any, which ended before their turn, is NOT_PLAYED.
 
-    Raises StageError for a role of which no attempt has a row.
+    trained: empty: all are. first: of the stage. Raises StageError where no attempt of the first ones has a row of a
+    role, and one has rows of a role that is not trained: the name is probably wrong. Later a policy may end all early.
     """
     done = [outcome for outcome in outcomes if outcome.status == "ok"]
     if not trained or not done:
         return
     found = {turn.role for outcome in done for turn in _turns(outcome)}
-    if missing := [role for role in trained if role not in found]:
+    missing = [role for role in trained if role not in found]
+    if first and missing and not found <= {*trained}:
         raise StageError(f"{KEY} has {missing[0]}, and no attempt has a row of that role; their rows have "
                          f"{', '.join(sorted(map(str, found)))}. Name roles that the workflow gives its rows.")
     for outcome in done:
@@ -78,4 +81,4 @@ def keep(outcomes: Sequence[Outcome], trained: Sequence[str]) -> None:
         *outcome.earlier, (outcome.trajectory, outcome.response) = kept or [(None, "")]
         if not kept:
             outcome.earlier = None
-            outcome.fail("workflow_failed", f"the attempt has no row of the roles {', '.join(trained)} ({KEY})")
+            outcome.fail(NOT_PLAYED, f"the attempt ended without a row of the roles {', '.join(trained)} ({KEY})")

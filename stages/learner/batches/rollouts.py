@@ -42,8 +42,8 @@ COLUMNS = ("experience_id", "step", "slot", "taskset", "task_id", "run_index", "
            *TRUNCATION)
 # an attempt of several players is compared by role, as if each had its own group
 OF_ROLE = "group_id || coalesce('/' || role, '') AS group_id, coalesce(role, '') AS role"
-# the reward of the greedy response to the task, added to the rows of its group
-BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
+# the reward of the greedy response to the task, of the same role, added to the rows of its group
+BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id, role) AS baseline_reward"
 # stages/learner/estimates.py
 ESTIMATES = ("old_logprobs", "entropies", "mean_scores", "ref_logprobs", "values", "teacher_logprobs")
 ORIGIN_COLUMNS = ("step", "position", "turn", "group_id", "weights_version", "reward", "accuracy", "is_candidate",
@@ -195,7 +195,8 @@ class Rollouts:
         in_batch = self._condition(explored, begin, end)
         count = f"(SELECT count(*) FROM {table} WHERE {in_batch} AND"
         baseline = f", {BASELINE}" if self.context.config.algorithm.greedy_baseline else ""
-        only = "QUALIFY" if baseline else "WHERE"  # the baseline's own row is read first and then dropped
+        # the baseline's own row is read first and then dropped, with rows of a role that it did not play
+        only = "QUALIFY (coalesce(role, '') = '' OR baseline_reward IS NOT NULL) AND" if baseline else "WHERE"
         self.session.register("drawn", drawn)
         return self.session.sql(
             f"""SELECT {', '.join(COLUMNS)}, {OF_ROLE}, rollout_logprobs AS old_logprobs,
@@ -317,9 +318,11 @@ def _joined(rows: list[Row], found: pa.Table) -> list[Row]:
 def _without_truncated(rows: list[Row], table: pa.Table) -> list[Row]:
     """The rows, without a token to train on where the last reply of their attempt was cut (DAPO's overlong filtering,
     arXiv:2503.14476). table: in the order of position and turn."""
-    last = dict(zip(table["position"].to_pylist(), table["finish_reason"].to_pylist(), strict=True))
+    names = ("position", "group_id", "finish_reason")  # a group is of one role
+    last = {(position, group): reason for position, group, reason in zip(
+        *table.select(names).to_pydict().values(), strict=True)}
     return [replace(row, mask=[0] * len(row.mask), experts=None, kept=None)
-            if last[row.origin.position] == "length" else row for row in rows]
+            if last[row.origin.position, row.origin.group_id] == "length" else row for row in rows]
 
 
 def _with_rewards(metrics: BatchMetrics, rows: list[Row]) -> BatchMetrics:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ouroboros.pipeline.check import samples
+from ouroboros.pipeline.check import machine, samples
 from ouroboros.pipeline.check.fit import scoring, teacher_problem, teacher_words
 from ouroboros.pipeline.check.memory import GIB, training
 from ouroboros.pipeline.check.model import unfit_teachers
@@ -145,6 +145,13 @@ def test_a_teacher_on_a_server_gives_log_probs_at_temperature_1(tmp_path, words,
     given = (f"{KEY}={teacher(tmp_path)}", "model.teacher_url=http://127.0.0.1:8000/v1", *words)
     found = problems_of("algorithm=on_policy_distill", *given)
     assert sorted({one.key for one in found if one.key.startswith(("model.teacher_url", "model.teacher_key"))}) == keys
+
+
+def test_the_key_of_a_teachers_server_is_looked_for(monkeypatch):
+    config = rft(model__teacher_url="http://127.0.0.1:8000/v1", model__teacher_key_env="OURO_TEST_TEACHER")
+    assert [one.key for one in machine._keys(config)] == ["model.teacher_key_env"]
+    monkeypatch.setenv("OURO_TEST_TEACHER", "x")
+    assert machine._keys(config) == []
 
 
 def test_a_teacher_on_a_server_takes_nothing_of_the_trainer():

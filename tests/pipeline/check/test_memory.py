@@ -12,14 +12,16 @@ from tests.sizes import SMALL, TOY, P
 
 (_, TOY_LAYER), = TOY.layers
 
+ADAMW = {"optimizer_type": "adamw"}
+
 
 def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chunk=4096, attention="auto",
              advantage="grpo", offload_param=False, adapters=(), compiled=False, shards=1):
     trainer = {"offload_param": offload_param, "max_token_len_per_gpu": tokens, "attention": attention,
                "enable_gradient_checkpointing": recompute, "zero_stage": stage, "ranks": ranks,
                "offload_optimizer": offload, "logprob_chunk_tokens": chunk, "compile": compiled,
-               "ulysses_sequence_parallel_size": 1, "tiled_mlp_num_shards": shards}
-    return Config.partial({"algorithm": {"advantage_fn": advantage}, "model": {"lora_configs": list(adapters)},
+               "ulysses_sequence_parallel_size": 1, "tiled_mlp_num_shards": shards, "critic": {"optimizer": ADAMW}}
+    return Config.partial({"algorithm": {"advantage_fn": advantage, "optimizer": ADAMW}, "model": {"lora_configs": list(adapters)},
                            "trainer": trainer})
 
 
