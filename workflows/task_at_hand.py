@@ -10,9 +10,9 @@ from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.locked import digest, interpreter
 from ouroboros.workflows.attempts.isolated import Isolated
+from ouroboros.workflows.attempts.verifiers import served
 from ouroboros.workflows.engines import auxiliary
 from ouroboros.workflows.engines.guided import check_of
-from ouroboros.workflows.environments.verifiers import served
 from ouroboros.workflows.protocol import prompts
 from ouroboros.workflows.protocol.engine import Reply
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
@@ -80,7 +80,7 @@ class TaskAtHand:
         return auxiliary.endpoints(self._config)
 
     def served(self) -> str:
-        """The address of the server of the task's environment (workflows/environments/verifiers.py)."""
+        """The address of the server of the task's environment (workflows/attempts/verifiers.py)."""
         return served(self.answer, self._config.checkpoint_root_dir, self._config.explorer.max_timeout)
 
     def python(self, environment: str) -> Path:
