@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # all imports of packages are behind Watch, as they take seco
 
 LONGEST = 64 << 20  # bytes of a request
 BEAT = 0.5  # seconds between two signs of life of the event loop
-LONGEST_STEP, ENDING = 600.0, 10.0  # seconds
+LONGEST_STEP, ENDING = 600.0, 60.0  # seconds
 
 
 def resolved(given: dict) -> "EnvConfig":
