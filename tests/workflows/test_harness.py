@@ -134,6 +134,17 @@ def test_a_program_has_the_python_of_the_harness_and_its_commands_the_image_s(at
     assert (outcome.reason, outcome.components) == (None, {"accuracy": 1.0})
 
 
+def test_the_lock_of_a_stage_is_that_of_its_start(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lock = tmp_path / "environments" / "mini" / "requirements.lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text(f"{locked.HEADER}{locked.PYTHON}: mini==1\n")
+    hashed = locked.digest("mini")
+    workflow = load_workflow("harness_agent", {"command": "true", "locked_environment": "mini"})
+    lock.write_text(f"{locked.HEADER}{locked.PYTHON}: mini==2\n")
+    assert workflow.function.keywords["locked_environment"] == hashed != locked.digest("mini")
+
+
 @confined
 @pytest.mark.frameworks
 @pytest.mark.skipif(not shutil.which("uv"), reason="needs uv")

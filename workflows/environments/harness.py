@@ -90,8 +90,8 @@ def _pump(source: socket.socket, target: socket.socket, free: threading.Semaphor
 
 def harness_agent(task, endpoint: Endpoint, command: str = "", locked_environment: str | None = None
                   ) -> dict[str, float]:
-    """The reward of a Harbor task in which a program works, which `command` starts. locked_environment: that of its
-    packages."""
+    """The reward of a Harbor task in which a program works, which `command` starts. locked_environment: the
+    hash of that of its packages."""
     if not command:
         raise ValueError("workflow_args.command is empty; needed what starts the program")
     world = Harnessed(task.python(locked_environment) if locked_environment else None)
