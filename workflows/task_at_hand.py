@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.store.errors import DataError
-from ouroboros.pipeline.store.locked import digest, interpreter
+from ouroboros.pipeline.store.locked import interpreter
 from ouroboros.workflows.attempts.isolated import Isolated
+from ouroboros.workflows.attempts.verifiers import served
 from ouroboros.workflows.engines import auxiliary
 from ouroboros.workflows.engines.guided import check_of
-from ouroboros.workflows.environments.verifiers import served
 from ouroboros.workflows.protocol import prompts
 from ouroboros.workflows.protocol.engine import Reply
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
@@ -80,12 +80,13 @@ class TaskAtHand:
         return auxiliary.endpoints(self._config)
 
     def served(self) -> str:
-        """The address of the server of the task's environment (workflows/environments/verifiers.py)."""
+        """The address of the server of the task's environment (workflows/attempts/verifiers.py)."""
         return served(self.answer, self._config.checkpoint_root_dir, self._config.explorer.max_timeout)
 
-    def python(self, environment: str) -> Path:
-        """The Python of an environment of the project (`ouro env lock`)."""
-        return interpreter(digest(environment), self._config.checkpoint_root_dir)
+    def python(self, hashed: str) -> Path:
+        """The Python of an environment of the project (`ouro env lock`). hashed: workflow_args.locked_environment, in
+        place of whose name a workflow has the hash of its lock."""
+        return interpreter(hashed, self._config.checkpoint_root_dir)
 
     def has_room(self, prompt: list[int]) -> bool:
         """Whether a whole response (model.max_response_tokens) still fits after a prompt."""

@@ -159,6 +159,8 @@ def _content(kind: Kind, settings: Config, in_identity: list[str], upstream: dic
     external |= {name: digest_code(name) for _, name in users_code(used)}
     external |= {f"{locked.PLACE}/{name}": locked.installed(name, root) for key, name in leaves(used)
                  if key.endswith(locked.ARGUMENT) and isinstance(name, str)}
+    if "verifiers_workflow" in (value for _, value in leaves(used)):
+        external[locked.PROGRAM.name] = files.hash_file(locked.PROGRAM)
     return {"format": FORMAT, "kind": kind, "settings": _without_defaults(used), "inputs": upstream,
             "external": external, "code": code_of(kind, settings, used)}
 

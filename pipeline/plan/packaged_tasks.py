@@ -67,8 +67,9 @@ def _made(one: Rows, root: str) -> MadePath:
     package, _, name = _asked(one).partition("://")
     request = {"package": package, "name": name, "split": one.split, **one.source_args}
     if package in packages.LOCKED:
-        place, versions = Path.cwd(), locked.digest(name.partition("/")[0])
-        request["lock"] = [versions, str(locked.interpreter(versions, root))]
+        place, lock = Path.cwd(), locked.digest(name.partition("/")[0])
+        request["lock"] = [lock, str(locked.interpreter(lock, root))]
+        versions = files.hash_file(locked.PROGRAM)
     else:
         place, versions = packages.folder(package), packages.versions(package)
     digest = files.hash_json([request, versions])[:12]

@@ -17,6 +17,8 @@ PLACE, FILE = Path("environments"), "requirements.lock"
 PYTHON = "{}.{}".format(*sys.version_info)
 ARGUMENT = ".workflow_args.locked_environment"
 HEADER = "# ouro env lock, for Python "
+# runs in environments of verifiers, so that no import leads to it
+PROGRAM = files.HOME / "operators" / "verifiers_program.py"
 
 
 def lock(name: str, requirements: list[str]) -> Path:

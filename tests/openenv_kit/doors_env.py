@@ -29,6 +29,8 @@ class Doors(Environment):
     def step(self, action, timeout_s=None, **more):
         if action.door == 13:
             os._exit(3)
+        if action.door == 14:
+            raise ValueError("the door is stuck")
         found = action.door == self._prize
         return Seen(text="the prize" if found else "nothing", done=found, reward=1.0 if found else -0.1)
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -351,6 +352,16 @@ def test_the_files_of_an_attempt_are_freed_with_it():
     assert one.run(["sh", "-c", "echo x > /y && cat /y"], 30).output == "x\n"
     one.close()
     assert not holder.exists()
+
+
+@confined
+def test_variables_of_a_command_are_no_arguments_of_a_process():
+    one, secret = Sandbox(16), "".join(["hush", "-", "word"])
+    with one.started(["sh", "-c", 'echo "$KEY"; sleep 30'], 30, "/", {"KEY": secret, "PATH": "/usr/bin:/bin"}, False,
+                     subprocess.DEVNULL) as (process, _):
+        assert process.stdout.readline() == f"{secret}\n".encode()
+        assert secret.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    one.close()
 
 
 def test_without_bubblewrap_the_reason_says_what_is_needed(tmp_path, monkeypatch):

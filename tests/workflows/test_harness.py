@@ -56,7 +56,7 @@ fi > /logs/verifier/reward.txt
 MINI = """
 export MSWEA_CONFIGURED=true MSWEA_COST_TRACKING=ignore_errors MSWEA_GLOBAL_CONFIG_DIR=/tmp
 export LITELLM_LOCAL_MODEL_COST_MAP=True
-python3 -m minisweagent.run.mini -y --exit-immediately -l 0 -o /tmp/mini.json -m "openai/$MODEL" -t "$INSTRUCTION"
+harness minisweagent.run.mini -y --exit-immediately -l 0 -o /tmp/mini.json -m "openai/$MODEL" -t "$INSTRUCTION"
 """
 DONE = call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
 
@@ -116,6 +116,33 @@ def test_its_packages_and_the_endpoint_are_gone_at_verification(attempt, tmp_pat
 def test_a_program_that_asks_nothing_is_a_failed_row(attempt, tmp_path):
     outcome, _ = attempt(truth_of(tmp_path), [], command="true")
     assert outcome.status == "workflow_failed"
+
+
+@confined
+def test_a_program_that_fails_is_a_failed_row_with_what_it_printed(attempt, tmp_path):
+    outcome, _ = attempt(truth_of(tmp_path), ["true"], command=f"{ASK}\necho no such model; exit 3")
+    assert outcome.status == "workflow_failed"
+    assert "code 3: no such model" in outcome.reason
+
+
+@confined
+def test_a_program_has_the_python_of_the_harness_and_its_commands_the_image_s(attempt, tmp_path):
+    """The module `this` prints what is not empty; commands have no variable for Python."""
+    seen = 'test -z "$PYTHONPATH$PYTHONHOME" && [[ $PATH != *harness* ]] && echo 7 > sum.txt'
+    command = f'harness this | grep -q Zen && {ASK.strip()}'
+    outcome, _ = attempt(truth_of(tmp_path), [seen], command=command)
+    assert (outcome.reason, outcome.components) == (None, {"accuracy": 1.0})
+
+
+def test_the_lock_of_a_stage_is_that_of_its_start(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lock = tmp_path / "environments" / "mini" / "requirements.lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text(f"{locked.HEADER}{locked.PYTHON}: mini==1\n")
+    hashed = locked.digest("mini")
+    workflow = load_workflow("harness_agent", {"command": "true", "locked_environment": "mini"})
+    lock.write_text(f"{locked.HEADER}{locked.PYTHON}: mini==2\n")
+    assert workflow.function.keywords["locked_environment"] == hashed != locked.digest("mini")
 
 
 @confined

@@ -72,6 +72,12 @@ def test_a_wrong_action_is_an_error_that_the_model_sees(server, roll):  # noqa: 
     assert "error:" in engine.prompts[1]
 
 
+def test_an_error_of_the_environment_fails_the_attempt(server, roll):  # noqa: F811
+    outcome, _ = played(roll, [opened(14), opened("?"), opened(3)])
+    assert outcome.status == "workflow_failed"
+    assert "stuck" in outcome.reason
+
+
 def test_a_server_that_dies_and_one_that_is_not_there_fail_the_attempt(server, roll):  # noqa: F811
     died, _ = played(roll, [opened(13)])
     assert died.status == "workflow_failed"

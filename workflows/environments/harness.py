@@ -2,7 +2,8 @@
 
 The sandbox has no network. A process in it makes a listening socket, whose descriptor is passed out; connections to
 that socket are accepted here and go to the endpoint, and to nothing else. The program and its Python are those of a
-locked environment (pipeline/store/locked.py), mounted read-only at MOUNTED. Verification is Harbor's.
+locked environment (pipeline/store/locked.py), mounted read-only at MOUNTED, to which no variable of its commands leads.
+Verification is Harbor's.
 """
 
 import contextlib
@@ -18,6 +19,13 @@ from ouroboros.workflows.protocol.trajectory import Endpoint
 
 MOUNTED = "/.harness"
 CONNECTIONS = 64  # of the programs of an attempt, at once
+# `harness MODULE ARGUMENT...` in a command: no variable of it reaches what the module starts
+HARNESS = f"""harness() {{ {MOUNTED}/python/bin/python3 -IB -c '
+import runpy, sys
+del sys.argv[0]
+sys.path.insert(0, "{MOUNTED}/packages")
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)' "$@"; }}
+"""
 # runs in the sandbox: makes the socket, passes it out, and becomes the program
 BEGIN = """
 import os, socket, sys
@@ -38,19 +46,19 @@ class Harnessed(Harbor):
         packages = [*python.parents[1].glob("lib/python*/site-packages")] if python else []
         self._mounted = {f"{MOUNTED}/python": PREFIX} | {f"{MOUNTED}/packages": one for one in packages}
 
-    def work(self, command: str, instruction: str, endpoint: Endpoint) -> str:
-        """Runs a command of bash in the task's directory, for as long as its agent may take; returns what it prints.
-        instruction: its variable INSTRUCTION."""
-        root = f"{MOUNTED}/python/bin"
+    def work(self, command: str, instruction: str, endpoint: Endpoint) -> None:
+        """Runs a command of bash in the task's directory, for as long as its agent may take. instruction: its variable
+        INSTRUCTION. Raises RuntimeError where it fails, which at a limit it does not."""
         given = {"INSTRUCTION": instruction, "MODEL": endpoint.model, "OPENAI_API_KEY": endpoint.api_key,
-                 "ANTHROPIC_API_KEY": endpoint.api_key, "PATH": f"{self._path()}:{root}",
-                 "PYTHONPATH": f"{MOUNTED}/packages", "PYTHONDONTWRITEBYTECODE": "1"}
+                 "ANTHROPIC_API_KEY": endpoint.api_key}
         ours, theirs = socket.socketpair()
         threading.Thread(target=_relay, args=(ours, urlsplit(endpoint.base_url)), daemon=True).start()
-        begin = [f"{root}/python3", "-I", "-c", BEGIN, str(theirs.fileno()), command]
+        begin = [f"{MOUNTED}/python/bin/python3", "-I", "-c", BEGIN, str(theirs.fileno()), HARNESS + command]
         seconds = self._task.settings.agent.timeout_sec or OWN_LIMIT
         with theirs:
-            return self._run(begin, seconds, descriptors=[theirs.fileno()], **given).output
+            ended = self._run(begin, seconds, descriptors=[theirs.fileno()], **given)
+        if ended.code:
+            raise RuntimeError(f"the program ended with exit code {ended.code}: {ended.output.strip()[-500:]}")
 
 
 def _relay(channel: socket.socket, address) -> None:
@@ -82,8 +90,8 @@ def _pump(source: socket.socket, target: socket.socket, free: threading.Semaphor
 
 def harness_agent(task, endpoint: Endpoint, command: str = "", locked_environment: str | None = None
                   ) -> dict[str, float]:
-    """The reward of a Harbor task in which a program works, which `command` starts. locked_environment: that of its
-    packages."""
+    """The reward of a Harbor task in which a program works, which `command` starts. locked_environment: the
+    hash of that of its packages."""
     if not command:
         raise ValueError("workflow_args.command is empty; needed what starts the program")
     world = Harnessed(task.python(locked_environment) if locked_environment else None)

@@ -13,6 +13,7 @@ from urllib.request import urlopen
 from ouroboros.workflows.protocol.tools import Environment, Situation
 
 ADDRESS = "OPENENV_URL"
+OF_THE_MODEL = ("VALIDATION_ERROR", "INVALID_JSON")  # errors of an action, not of the environment
 LARGEST = 16 << 20  # bytes of an observation
 
 
@@ -27,7 +28,7 @@ class OpenEnv(Environment):
         with urlopen(f"{root}/schema") as answer:
             action = json.load(answer)["action"]
         self._socket = connect(root.replace("http", "ws", 1) + "/ws", max_size=LARGEST)
-        self._total, self._done = 0.0, False
+        self._total, self._done, self._failed = 0.0, False, ""
         return f"{self._asked('reset', json.loads(task.answer))}\nactions: {json.dumps(action)}"
 
     def step(self, action: dict[str, Any]) -> str:
@@ -35,18 +36,24 @@ class OpenEnv(Environment):
         return "the episode is over" if self._done else self._asked("step", action)
 
     def reward(self) -> dict[str, float]:
+        if self._failed:
+            raise RuntimeError(self._failed)
         self._socket.ping()  # raises where the server has left
         return {"reward": self._total}
 
     def _asked(self, kind: str, data: dict) -> str:
-        """What a message makes observable. Raises ValueError for what the server refuses, and what it says in its own
-        errors."""
+        """What a message makes observable. Raises ValueError for what the server refuses, and for errors of the
+        environment, after which there is no reward."""
         self._socket.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(self._socket.recv())["data"]
         if "code" in answer:
-            raise ValueError(f"{answer['message']} {json.dumps(answer.get('errors', ''))}")
+            said = f"{answer['message']} {json.dumps(answer.get('errors', ''))}"
+            if answer["code"] not in OF_THE_MODEL:
+                self._failed = said
+            raise ValueError(said)
         earned = answer["reward"] or 0.0
         if not (isinstance(earned, int | float) and math.isfinite(earned)):
-            raise ValueError(f"the environment gave the reward {earned!r}; needed a finite number")
+            self._failed = f"the environment gave the reward {earned!r}; needed a finite number"
+            raise ValueError(self._failed)
         self._total, self._done = self._total + earned, bool(answer["done"])
         return json.dumps(answer["observation"], ensure_ascii=False) + "\nthe episode is over" * self._done

@@ -16,6 +16,7 @@ import resource
 import select
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -149,11 +150,11 @@ class Sandbox:
                 stdin: IO | int, descriptors: Sequence[int] = ()) -> Iterator[tuple[subprocess.Popen, Any]]:
         """A command of `run` while the block runs, and what `memory.Namespace.watched` yields."""
         about, write = os.pipe()
-        with open(about) as about, subprocess.Popen(
-                [*self._inside(), *self._confined(variables, verifies), "--info-fd", str(write), "--", *INIT, cwd,
-                 *self._limited(seconds), *command],
+        with open(about) as about, _set(variables) as given, subprocess.Popen(
+                [*self._inside(), *self._confined(verifies), "--args", str(given.fileno()), "--info-fd", str(write),
+                 "--", *INIT, cwd, *self._limited(seconds), *command],
                 stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                pass_fds=[write, *descriptors]) as process:
+                pass_fds=[write, given.fileno(), *descriptors]) as process:
             os.close(write)
             with memory.Namespace(about) as inside, inside.watched(self._most()) as beyond:
                 try:
@@ -216,11 +217,11 @@ class Sandbox:
                 "--bind", "/sys/own/shm", "/dev/shm", "--remount-ro", "/dev",
                 *(VERIFIER if verifies else (*AGENT, *self._mounted))]
 
-    def _confined(self, variables: Mapping[str, str], verifies: bool) -> list[str]:
+    def _confined(self, verifies: bool) -> list[str]:
         user = "0" if verifies else str(self._user)
         return ["bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
                 "--uid", user, "--gid", user, "--hostname", "task", *self._files(verifies), "--chdir", "/",
-                "--clearenv", *(word for pair in variables.items() for word in ("--setenv", *pair))]
+                "--clearenv"]
 
     def _limited(self, seconds: float) -> list[str]:
         most = self._most()
@@ -232,6 +233,15 @@ class Sandbox:
         own = resource.getrlimit(resource.RLIMIT_DATA)[1]
         wanted = int(self._memory * 2**20) if self._memory else own
         return min(wanted, own) if own >= 0 else wanted
+
+
+@contextlib.contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[IO[bytes]]:
+    """A file of arguments that set variables, which may be keys: every user of the machine reads those of a process."""
+    with tempfile.TemporaryFile() as made:
+        made.write(b"".join(os.fsencode(f"--setenv\0{name}\0{value}\0") for name, value in variables.items()))
+        made.seek(0)
+        yield made
 
 
 def _refusal(said: str, has_image: bool) -> str:

@@ -21,8 +21,8 @@ def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chu
                "enable_gradient_checkpointing": recompute, "zero_stage": stage, "ranks": ranks,
                "offload_optimizer": offload, "logprob_chunk_tokens": chunk, "compile": compiled,
                "ulysses_sequence_parallel_size": 1, "tiled_mlp_num_shards": shards, "critic": {"optimizer": ADAMW}}
-    return Config.partial({"algorithm": {"advantage_fn": advantage, "optimizer": ADAMW}, "model": {"lora_configs": list(adapters)},
-                           "trainer": trainer})
+    return Config.partial({"algorithm": {"advantage_fn": advantage, "optimizer": ADAMW},
+                           "model": {"lora_configs": list(adapters)}, "trainer": trainer})
 
 
 def engine(**settings):

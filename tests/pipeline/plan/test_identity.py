@@ -189,3 +189,15 @@ def test_updates_of_a_reference_that_nothing_asks_are_in_no_identity(tmp_path):
         mixed = {**asks, "trainer.reference_update.mix": 0.5}
         assert identities(tmp_path, mixed) == identities(tmp_path, asks)
         assert identities(tmp_path, {**mixed, **update})["rft"] != identities(tmp_path, {**asks, **update})["rft"]
+
+
+def test_the_program_of_verifiers_is_in_identities_of_stages_that_run_it(tmp_path, monkeypatch):
+    def made(text, **values):
+        monkeypatch.setattr("ouroboros.pipeline.store.locked.PROGRAM", tmp_path / "program.py")
+        (tmp_path / "program.py").write_text(text)
+        return identities(tmp_path, values)
+
+    workflow = {"buffer.explorer_input.default_workflow_type": "verifiers_workflow"}
+    assert made("a") == made("b")
+    before, after = made("a", **workflow), made("b", **workflow)
+    assert {name for name in before if before[name] != after[name]} == AFTER_SFT

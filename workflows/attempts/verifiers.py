@@ -10,11 +10,11 @@ import socket
 import subprocess
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from ouroboros.operators.reward import Judgement
-from ouroboros.operators.task_packages import PROGRAM
-from ouroboros.pipeline.store.locked import interpreter
+from ouroboros.pipeline.store.locked import PROGRAM, interpreter
 
 SEEN = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")  # environment variables
 STILL_SECONDS = 600.0  # for which a server may compute without a pause, where explorer.max_timeout is null
@@ -59,7 +59,8 @@ def verifiers_workflow(task, endpoint) -> Judgement:
     address = task.served()
     asked = {"task": json.loads(task.answer)["task"], "base_url": endpoint.base_url, "api_key": endpoint.api_key,
              "model": endpoint.model}
-    with socket.socket(socket.AF_UNIX) as channel:
+    found = ""
+    with socket.socket(socket.AF_UNIX) as channel, suppress(ConnectionError):  # a server that ends before it accepts
         channel.connect(address)
         channel.sendall(json.dumps(asked).encode() + b"\n")
         with channel.makefile() as file:
