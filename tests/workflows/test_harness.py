@@ -129,7 +129,7 @@ def test_a_program_that_fails_is_a_failed_row_with_what_it_printed(attempt, tmp_
 def test_a_program_has_the_python_of_the_harness_and_its_commands_the_image_s(attempt, tmp_path):
     """The module `this` prints what is not empty; commands have no variable for Python."""
     seen = 'test -z "$PYTHONPATH$PYTHONHOME" && [[ $PATH != *harness* ]] && echo 7 > sum.txt'
-    command = f'harness this | grep -q Zen && {ASK.strip()}'
+    command = f'harness this | grep -q Zen && harness ssl && {ASK.strip()}'
     outcome, _ = attempt(truth_of(tmp_path), [seen], command=command)
     assert (outcome.reason, outcome.components) == (None, {"accuracy": 1.0})
 

@@ -20,11 +20,12 @@ from ouroboros.workflows.protocol.trajectory import Endpoint
 MOUNTED = "/.harness"
 CONNECTIONS = 64  # of the programs of an attempt, at once
 # `harness MODULE ARGUMENT...` in a command: no variable of it reaches what the module starts
-HARNESS = f"""harness() {{ {MOUNTED}/python/bin/python3 -IB -c '
-import runpy, sys
-del sys.argv[0]
+HARNESS = f"""harness() {{ LD_LIBRARY_PATH={MOUNTED}/python/lib {MOUNTED}/python/bin/python3 -IB -c '
+import os, runpy, sys
+os.environ["LD_LIBRARY_PATH"] = sys.argv[1]
+del sys.argv[:2]
 sys.path.insert(0, "{MOUNTED}/packages")
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)' "$@"; }}
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)' "$LD_LIBRARY_PATH" "$@"; }}
 """
 # runs in the sandbox: makes the socket, passes it out, and becomes the program
 BEGIN = """
