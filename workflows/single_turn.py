@@ -22,10 +22,10 @@ from ouroboros.pipeline.store.errors import ConfigError, pick
 from ouroboros.pipeline.store.locked import ARGUMENT, digest
 from ouroboros.pipeline.store.user_errors import load_dotted
 from ouroboros.workflows.attempts.child import AUXILIARY, ENDPOINT, MODEL
+from ouroboros.workflows.attempts.harness import harness_agent
 from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.attempts.time_limit import limited_workflow, watched_workflow
 from ouroboros.workflows.attempts.verifiers import verifiers_workflow
-from ouroboros.workflows.environments.harness import harness_agent
 from ouroboros.workflows.protocol.prompts import choices_of, columns_of
 from ouroboros.workflows.protocol.tools import TOOLBOX, Toolset, load_environment, load_tools
 from ouroboros.workflows.protocol.trajectory import Attempt, Trajectory

@@ -17,11 +17,11 @@ from ouroboros.pipeline.job.tasksets import HELD
 from ouroboros.pipeline.plan.code import code_of
 from ouroboros.pipeline.settings import changes
 from ouroboros.pipeline.settings.algorithms import facts
-from ouroboros.pipeline.settings.config import Config, users_code, walk
+from ouroboros.pipeline.settings.config import Config, environments_of, users_code, walk
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import ASKED, CURATE, LATER, RECIPES, TASKS, Kind
 from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
-from ouroboros.pipeline.settings.setting import about, at, leaves, plain, values_of
+from ouroboros.pipeline.settings.setting import about, at, plain, values_of
 from ouroboros.pipeline.settings.unused import without_unused
 from ouroboros.pipeline.store import files, locked
 from ouroboros.pipeline.store.digests import HubPath, StageModel, digest_code, digest_input, digest_meaning, digests
@@ -157,9 +157,9 @@ def _content(kind: Kind, settings: Config, in_identity: list[str], upstream: dic
                 } if kind.builds else {  # their content is hashed, not their location
         key: [_external(key, name, value, root) for name, value in values_of(settings, key)] for key in kind.external}
     external |= {name: digest_code(name) for _, name in users_code(used)}
-    external |= {f"{locked.PLACE}/{name}": locked.installed(name, root) for key, name in leaves(used)
-                 if key.endswith(locked.ARGUMENT) and isinstance(name, str)}
-    if "verifiers_workflow" in (value for _, value in leaves(used)):
+    environments, served = environments_of(used)
+    external |= {f"{locked.PLACE}/{name}": locked.installed(name, root) for name in environments}
+    if served:
         external[locked.PROGRAM.name] = files.hash_file(locked.PROGRAM)
     return {"format": FORMAT, "kind": kind, "settings": _without_defaults(used), "inputs": upstream,
             "external": external, "code": code_of(kind, settings, used)}

@@ -39,6 +39,7 @@ from ouroboros.pipeline.settings.setting import (
 )
 from ouroboros.pipeline.settings.trainer import Synchronizer, Trainer
 from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.locked import ARGUMENT
 
 __all__ = ["ADVANTAGES", "KL_ESTIMATORS", "POLICY_LOSSES", "REWARDS", "WORKFLOWS", "AuxiliaryModel", "Config", "Init",
            "Lora", "longest_sequence", "resolve_dtype", "walk"]
@@ -235,3 +236,10 @@ def users_code(settings: Config | dict[str, Any]) -> list[tuple[str, str]]:
     return [(INDEX.sub("", key), name) for key, name in leaves(settings)
             if (own_name(key) in USERS_CODE or INDEX.sub("", key).endswith(TOOLS) or OPERATOR.search(key))
             and isinstance(name, str) and ":" in name]
+
+
+def environments_of(settings: Config | dict[str, Any]) -> tuple[list[str], bool]:
+    """Returns the locked environments that settings name, and whether a program of ours serves attempts in one."""
+    found = list(leaves(settings))
+    return ([name for key, name in found if key.endswith(ARGUMENT) and isinstance(name, str)],
+            any(value == "verifiers_workflow" for _, value in found))

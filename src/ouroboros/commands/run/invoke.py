@@ -84,7 +84,7 @@ def _expected(plan: "Plan | Sweep") -> list[tuple]:
     """Prints what each stage that trains will take; returns it for `times.compared`."""
     from ouroboros.pipeline.plan import hub
 
-    expected = {one[0].directory: one for each in hub.plans_of(plan) for one in each.expected}
+    expected = {(one[0].name, one[0].identity): one for each in hub.plans_of(plan) for one in each.expected}
     for line in dict.fromkeys(f"ouro: {stage.name}: time {sentence}" for stage, sentence, _ in expected.values()):
         print(line, file=sys.stderr)  # one for points of a sweep that take as long
     return list(expected.values())
