@@ -1,6 +1,6 @@
 """How well a policy plays Kuhn poker (recipe kuhn), by its probabilities in the twelve information sets.
 
-    python -m benchmarks.kuhn runs/ouroboros/kuhn/rft/model [DIRECTORY ...]
+    python -m benchmarks.kuhn runs/ouroboros/kuhn/stages/rft/model [DIRECTORY ...]
 
 Prints, for each model directory, what a best response wins from the policy, on average over both seats, and what the
 first seat wins when the policy plays both, next to those of uniform play and of an equilibrium.

@@ -37,7 +37,7 @@ from ouroboros.workflows.protocol.engine import STOP_TEXT, Engine
 from ouroboros.workflows.protocol.hugging_face import import_light
 from ouroboros.workflows.protocol.outcomes import Call, Outcome, check_failures
 from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer, prompt_hash
-from ouroboros.workflows.protocol.roles import reward_of
+from ouroboros.workflows.protocol.roles import NOT_PLAYED, reward_of
 from ouroboros.workflows.protocol.trajectory import Trajectory
 from ouroboros.workflows.rewards import Rewards
 
@@ -150,7 +150,7 @@ class Explorer:
         return records.Rollout(
             stage=self.context.id, step=step, weights_version=self.version, rows=len(cut),
             attempts=self.schedule.rows_per_explorer_step,
-            failed_rows=sum(row.status not in ("ok", "no_variance") for row in cut),
+            failed_rows=sum(row.status not in ("ok", "no_variance", NOT_PLAYED) for row in cut),
             tokens=sum(len(row.response_tokens) for row in rows),
             rollout_seconds=self.groups.rollout_seconds, tail_seconds=self.groups.tail_seconds,
             sync_seconds=weights.sync_seconds, probe_max_difference=weights.difference, other_seconds=other_seconds,

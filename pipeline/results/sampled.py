@@ -19,7 +19,7 @@ KEYS = {"experience": ("experience_id",),
         "samples": ("stage", "model", "step", "taskset", "task_id", "decoding", "run_index")}
 COLUMNS = {"experience": "reward_components, weights_version, turn", "samples": "model, decoding, taskset"}
 # Where a reward function has no accuracy, the range of the stage's rewards is cut in three.
-OUTCOME = """CASE WHEN status = 'no_feedback' THEN 'not rewarded' WHEN reward IS NULL THEN 'failed'
+OUTCOME = """CASE WHEN status IN ('no_feedback', 'not_played') THEN 'not rewarded' WHEN reward IS NULL THEN 'failed'
     WHEN accuracy >= 1 THEN 'right' WHEN accuracy <= 0 THEN 'wrong' WHEN accuracy IS NOT NULL THEN 'partly right'
     WHEN reward >= high - (high - low) / 3 THEN 'high reward' WHEN reward < low + (high - low) / 3 THEN 'low reward'
     ELSE 'middle reward' END"""

@@ -70,7 +70,8 @@ class Trainer(Section):
                                                 "in that of the schedule")
     reference_update: ReferenceUpdate = section(ReferenceUpdate)
     freeze_vision_tower: bool = setting(True, "of a model that reads images the text alone is trained; false: what "
-                                              "reads the images too, on one rank and without an adapter")
+                                              "reads the images too, on one rank and without an adapter",
+                                        acts="never")
     step_timeout_seconds: float | None = setting(
         None, "time without a sign of life after which the trainer counts as hanging and its stage ends, from the "
               "second step; null: 20 times the median of what it does, at least 120; loading and first steps have "

@@ -20,7 +20,8 @@ WITH players AS (
     FROM (FROM {} UNION ALL BY NAME SELECT NULL::VARCHAR AS role WHERE false)
     WHERE run_index < ? QUALIFY row_number() OVER (PARTITION BY step, slot, role ORDER BY turn DESC) = 1),
 attempts AS (
-    SELECT taskset, task_id, avg(accuracy) AS accuracy, avg(reward) AS reward, bool_and(good) AS good
+    SELECT taskset, task_id, if(bool_and(accuracy IS NOT NULL), avg(accuracy), NULL) AS accuracy,
+           avg(reward) AS reward, bool_and(good) AS good
     FROM players GROUP BY step, slot, taskset, task_id),
 rated AS (
     SELECT *, if(bool_and(accuracy IS NOT NULL) FILTER (good) OVER (PARTITION BY taskset, task_id), accuracy, reward)

@@ -1,5 +1,7 @@
 """vLLM with images: its replies have the log-probs of transformers, also after new weights, with the same images."""
 
+import shutil
+
 import pytest
 
 from ouroboros.pipeline.store.errors import ConfigError
@@ -20,9 +22,8 @@ def test_vllm_is_not_given_images_of_which_it_computes_something_else(tmp_path):
 
 @pytest.mark.parametrize(("release", "cuts", "refused"), [
     ("vllm 0.26.0", False, True), ("vllm 0.26.0", True, False), ("vllm 0.32.0", False, False)])
-def test_a_release_that_counts_no_tiles_of_whole_images_is_refused(release, cuts, refused, seeing_model, monkeypatch):
-    from ouroboros.workflows.protocol.sight import Sight
-
+def test_a_release_that_counts_no_tiles_of_whole_images_is_refused(
+        release, cuts, refused, seeing_model, tmp_path, monkeypatch):
     class Opened(Exception):
         pass
 
@@ -32,11 +33,14 @@ def test_a_release_that_counts_no_tiles_of_whole_images_is_refused(release, cuts
     monkeypatch.setenv("VLLM_PORT", "10000")
     monkeypatch.setattr(vllm_engine, "_release", lambda: release)
     monkeypatch.setattr(vllm_engine, "import_vllm", stop)
-    monkeypatch.setattr(Sight, "tiles", cuts)
-    config = seeing(overridden(*TINY, "explorer.rollout_model.engine_type=vllm", "model.max_prompt_tokens=64"),
-                    seeing_model, True)
+    model = shutil.copytree(seeing_model, tmp_path / "model")
+    (file,) = (one for one in model.glob("*.json") if "do_image_splitting" in one.read_text())
+    written = '"do_image_splitting": '
+    file.write_text(file.read_text().replace(f"{written}false", f"{written}{str(cuts).lower()}"))
+    config = seeing(overridden(*TINY, "explorer.rollout_model.engine_type=vllm", "model.max_prompt_tokens=64"), model,
+                    True)
     with refuses(ConfigError, "0.32") if refused else pytest.raises(Opened):
-        vllm_engine.VllmEngine(seeing_model, config, [1], False)
+        vllm_engine.VllmEngine(model, config, [1], False)
 
 
 @pytest.mark.slow

@@ -138,7 +138,7 @@ class VllmEngine(Engine):
         tiles of an image, which is 0 for one that is not cut."""
         from ouroboros.workflows.protocol.sight import sight_of
 
-        if not (self._is_from(WHOLE_IMAGES) or sight_of(str(model)).tiles):
+        if not (self._is_from(WHOLE_IMAGES) or sight_of(str(model)).counts):
             raise ConfigError(f"{self.version} does not take images that the model's processor does not cut into tiles "
                               "(do_image_splitting); needed 0.32 or newer, or explorer.rollout_model.engine_type="
                               "transformers.")

@@ -50,6 +50,7 @@ class Idefics3:
     def __init__(self, model: Path, config):
         self._processor = import_transformers().AutoProcessor.from_pretrained(model, local_files_only=True)
         self.mark = self._processor.image_token_id
+        self.counts = self._processor.image_processor.do_image_splitting
 
     def processed(self, image) -> tuple[list[int], Inputs]:
         made = self._processor(text=[self._processor.image_token], images=[[image]], add_special_tokens=False,
@@ -72,6 +73,7 @@ class QwenVL:
     def __init__(self, model: Path, config):
         self._processor = import_transformers().AutoImageProcessor.from_pretrained(model, local_files_only=True)
         self._merged, self.mark = config.vision_config.spatial_merge_size, config.image_token_id
+        self.counts = True
 
     def processed(self, image) -> tuple[list[int], Inputs]:
         made = self._processor(images=[image], return_tensors="pt")
@@ -103,15 +105,11 @@ class Sight:
                              f"model of {', '.join(FAMILIES)} (the first SmolVLM is an idefics3), or tasks without "
                              "images.")
         self._family = FAMILIES[config.model_type](model, config)
+        self.counts = self._family.counts  # whether a processor tells the tiles or patches of an image that is not cut
         self.mark = self._family.mark  # in a prompt before it is expanded; stands for a feature after
         self._read: dict[Picture, tuple[list[int], tuple[int, int] | None]] = {}  # tokens, rows and columns of these
         self._known: OrderedDict[tuple, Tensor] = OrderedDict()  # features by image, type and device, the last used
         self._bytes = 0
-
-    @property
-    def tiles(self) -> bool:
-        """Whether a large image is cut into tiles."""
-        return self._processor.image_processor.do_image_splitting
 
     def tokens(self, picture: Picture) -> list[int]:
         """Those that stand for an image."""

@@ -28,6 +28,7 @@ from ouroboros.stages.learner.penalty import penalised, refuse_dense
 from ouroboros.stages.learner.replay import NOTHING, Replay
 from ouroboros.stages.learner.teacher import divergence
 from ouroboros.workflows.protocol.kept import Kept
+from ouroboros.workflows.protocol.roles import NOT_PLAYED
 
 # in files of older releases
 LACKING = ("SELECT NULL::FLOAT AS min_p, NULL::INTEGER[][] AS kept_tokens, NULL::DOUBLE[] AS token_rewards, "
@@ -202,7 +203,7 @@ class Rollouts:
             f"""SELECT {', '.join(COLUMNS)}, {OF_ROLE}, rollout_logprobs AS old_logprobs,
                        {position} AS position{baseline}, coalesce(drawn.use_count, 0) AS use_count,
                        drawn.priority, drawn.group_id IS NOT NULL OR ({in_batch}) AS is_candidate,
-                       {count} status NOT IN ('ok', 'no_variance', '{DROPPED}')) AS failed_rows,
+                       {count} status NOT IN ('ok', 'no_variance', '{NOT_PLAYED}', '{DROPPED}')) AS failed_rows,
                        {count} status = '{DROPPED}') AS dropped_rows
                 FROM {table} LEFT JOIN drawn USING (group_id)
                 {only} status = 'ok' AND (drawn.group_id IS NOT NULL OR {position} >= {first})

@@ -187,8 +187,11 @@ def task(verl: Verl, facts: Facts) -> None:
     files = [str(file) for key in SETS for file in listed(verl.value(key))]
     for model in models:
         own = model.rstrip("/").rpartition("/")[2] if isinstance(model, str) else ""
-        if re.search(named["reads_images"], own) and not (facts["is_rl"] and re.search(named["shown"], own)):
+        shown = facts["is_rl"] and re.search(named["shown"], own)
+        if re.search(named["reads_images"], own) and not shown:
             verl.made.lack("images", model)
+        if shown and verl.value("actor_rollout_ref.actor.freeze_vision_tower") is None:
+            verl.choose("trainer.freeze_vision_tower", True, "veRL trains it; false needs one rank and no adapter")
     for file in files:
         own = "/".join(re.sub(r"\$\{[^}]*\}", "", file).split("/")[-2:])  # directories above say where, not what
         if re.search(named["of_images"], own) and not (facts["is_rl"] and verl.value("data.image_key")):

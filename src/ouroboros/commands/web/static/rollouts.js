@@ -6,7 +6,7 @@ const OuroRollouts = (() => {
   // [name of the field, label, values to choose from]
   const FIELDS = {
     experience: [["steps", "steps"], ["train_step", "trained in step"], ["group_id", "group"], ["run_index", "number"], ["role", "role"], ["taskset", "set"], ["task_id", "task"],
-      ["status", "status", ["ok", "no_variance", "baseline", "late", "prompt_too_long", "reward_failed", "workflow_failed", "no_feedback"]],
+      ["status", "status", ["ok", "no_variance", "baseline", "late", "prompt_too_long", "reward_failed", "workflow_failed", "no_feedback", "not_played"]],
       ["accuracy", "accuracy"], ["least_reward", "reward from"], ["most_reward", "reward to"], ["finish_reason", "end", ["stop", "length"]], ["experience_id", "id"]],
     samples: [["steps", "steps"], ["model", "model"], ["taskset", "set"], ["task_id", "task"], ["decoding", "decoding", ["greedy", "sampled"]], ["run_index", "number"],
       ["status", "status", ["ok", "prompt_too_long", "reward_failed", "workflow_failed"]], ["accuracy", "accuracy"], ["least_reward", "reward from"], ["most_reward", "reward to"]],
