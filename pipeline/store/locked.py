@@ -4,6 +4,7 @@ environments/NAME/requirements.lock of the project has every version with its ha
 in a folder that is named by the hash of the lock, once for all runs; stages find it there and install nothing.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError
 
 PLACE, FILE = Path("environments"), "requirements.lock"
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 PYTHON = "{}.{}".format(*sys.version_info)
 ARGUMENT = ".workflow_args.locked_environment"
 HEADER = "# ouro env lock, for Python "
@@ -23,9 +25,16 @@ PROGRAM = files.HOME / "operators" / "verifiers_program.py"
 
 def lock(name: str, requirements: list[str]) -> Path:
     """Resolves requirements, as uv reads them, for this Python; returns the lock. Raises StageError with what uv
-    reports."""
+    reports, and ConfigError for a name that is none, and for a requirement without hashes."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is no name of an environment: needed letters, digits, '_', '-' and '.', the first "
+                          "a letter or a digit.")
     found = _uv(["pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-annotate", "--python-version",
                  PYTHON, "-"], "\n".join(requirements))
+    for line in found.replace("\\\n", " ").splitlines():
+        if line.strip() and not line.startswith("#") and "--hash=" not in line:
+            raise ConfigError(f"{line.strip()} has no hash, so nothing was locked. Name a release of an index, or a "
+                              "wheel of your own (`python -m build --wheel`).")
     path = PLACE / name / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{HEADER}{PYTHON}: {' '.join(requirements)}\n{found}")

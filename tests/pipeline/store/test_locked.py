@@ -8,6 +8,7 @@ from ouroboros.pipeline.plan.packaged_tasks import with_tasks
 from ouroboros.pipeline.store import locked
 from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError
 from tests.configs import changed
+from tests.golden.messages import refuses
 from tests.plans import identities
 
 # in place of uv: what it is asked for is written down, and a lock is what it is given
@@ -42,6 +43,20 @@ def test_a_lock_is_installed_once_under_its_hash(uv):
     assert locked.install("mine", "root") == place
     assert (uv / "asked").read_text().count("\n") == calls
     assert ["--require-hashes" in one for one in (uv / "asked").read_text().splitlines()] == [False, False, True]
+
+
+@pytest.mark.parametrize("name", ["../b", "..", "", ".", "/a", "a/b", "with space"])
+def test_a_name_is_no_path(uv, name):
+    with refuses(ConfigError, "name"):
+        locked.lock(name, ["one"])
+    assert not (uv / "asked").exists()
+
+
+def test_a_requirement_without_hashes_locks_nothing(uv):
+    (uv / "bin" / "uv").write_text("#!/bin/sh\nprintf 'one==1.0 \\\\\\n    --hash=sha256:00\\n./mine\\n'\n")
+    with refuses(ConfigError, "./mine", "wheel"):
+        locked.lock("mine", ["./mine"])
+    assert not (uv / "environments").exists()
 
 
 def test_another_lock_is_another_folder(uv):
