@@ -38,7 +38,7 @@ def needed(config: Config, model: Path) -> float:
     recomputation. Stages of demonstrations have no critic.
     """
     trainer = config.trainer.model_copy(update={"attention": choose(config.trainer.attention, "cuda")})
-    asked = Config.partial({"trainer": trainer, "model": config.model,
-                            "algorithm": {"advantage_fn": at(config, "algorithm.advantage_fn")}})
+    asked = Config.partial({"trainer": trainer, "model": config.model, "algorithm": {
+        "advantage_fn": at(config, "algorithm.advantage_fn"), "optimizer": config.algorithm.optimizer}})
     size = measure(build(str(model), config.model.trust_remote_code), next(iter(config.model.lora_configs), None))
     return training(size, asked, policy.resolve_dtype(config.model.dtype, "cuda").itemsize).peak

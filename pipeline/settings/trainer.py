@@ -69,8 +69,8 @@ class Trainer(Section):
     shuffle_mini_batches: bool = setting(False, "rows are in their own order in each pass, by the seed; false: "
                                                 "in that of the schedule")
     reference_update: ReferenceUpdate = section(ReferenceUpdate)
-    freeze_vision_tower: bool = setting(True, "of a model that reads images the text alone is trained; false: what "
-                                              "reads the images too, on one rank and without an adapter",
+    freeze_vision_tower: bool = setting(True, "keeps what a model reads images with as it is, and trains the text "
+                                              "alone; false: both, on one rank and without an adapter",
                                         acts="never")
     step_timeout_seconds: float | None = setting(
         None, "time without a sign of life after which the trainer counts as hanging and its stage ends, from the "

@@ -11,8 +11,10 @@ from ouroboros.pipeline.settings.kinds import KINDS
 from ouroboros.pipeline.store import definitions, files
 from ouroboros.pipeline.store.definitions import closure, uses_of_file
 from ouroboros.pipeline.store.files import HOME
+from ouroboros.pipeline.store.locked import PROGRAM
 
-OURS = [path for package in ("operators", "workflows", "stages") for path in sorted((HOME / package).rglob("*.py"))]
+OURS = [path for package in ("operators", "workflows", "stages") for path in sorted((HOME / package).rglob("*.py"))
+        if path != PROGRAM]  # whose file enters identities as a whole
 TABLE = """
 from ouroboros.operators import two
 from ouroboros.operators.two import g as renamed

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 def trainer(attention: str, compiled: bool, checkpointing: bool = False):
     return SimpleNamespace(attention=attention, compile=compiled, enable_gradient_checkpointing=checkpointing,
                            logprob_chunk_tokens=64, zero_stage=1, share_prompts=True, packing="auto",
-                           tiled_mlp_num_shards=1)
+                           tiled_mlp_num_shards=1, freeze_vision_tower=True)
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:

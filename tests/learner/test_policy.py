@@ -25,7 +25,8 @@ from tests.objectives import differences
 
 def trainer(chunk=4096, checkpointing=False):
     return SimpleNamespace(attention="padded", enable_gradient_checkpointing=checkpointing, logprob_chunk_tokens=chunk,
-                           compile="auto", zero_stage=1, share_prompts="auto", packing="auto", tiled_mlp_num_shards=1)
+                           compile="auto", zero_stage=1, share_prompts="auto", packing="auto", tiled_mlp_num_shards=1,
+                           freeze_vision_tower=True)
 
 
 def rows():

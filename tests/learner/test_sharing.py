@@ -266,7 +266,7 @@ def test_results_and_gradients_are_those_of_separate_rows(tmp_path, monkeypatch,
     (families if family in ("mistral", "gemma2", "gpt_oss") else zoo).make(family, tmp_path)
     settings = SimpleNamespace(attention="padded", compile=False, enable_gradient_checkpointing=critic,
                                logprob_chunk_tokens=64, zero_stage=1, share_prompts=True, packing="auto",
-                               tiled_mlp_num_shards=1)
+                               tiled_mlp_num_shards=1, freeze_vision_tower=True)
     some = [*grouped(2, 4, seed=1), *conversations(14, seed=3), *grouped(2, 1, seed=2), *conversations(8, 4, words=5)]
     found = []
     for fill, budget in ((Fill.FLAT, 2000), (Fill.SHARED, 2000), (Fill.SHARED, 80), (Fill.CHEAPEST, 200)):
