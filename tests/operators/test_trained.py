@@ -7,7 +7,7 @@ from ouroboros.pipeline.store.files import CONF
 
 ALIASES = {"gspo-token"}  # of gspo_token
 ELSEWHERE = {"reward_model"}  # by the recipe countdown_reward
-UNMEASURED = {"clipb", "clipv", "cpo", "gpg", "luspo", "opo", "rae", "rlcr", "vespo"}  # tested by hand, without a figure
+UNMEASURED = {"clipb", "clipv", "cpo", "gpg", "luspo", "opo", "rae", "rlcr", "vespo"}  # tested by hand, no figure
 MOST_USED = {"grpo", "ppo", "dapo", "rloo", "reinforceplusplus", "dr_grpo", "gspo", "cispo", "dpo", "sft"}
 
 
