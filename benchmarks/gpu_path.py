@@ -87,7 +87,7 @@ def tokenizer(words: int):
 
 def make_tasks(directory: Path, prompt: int = PROMPT_TOKENS, response: int = RESPONSE_TOKENS, count: int = TASKS
                ) -> None:
-    """Writes so many prompts, and as many demonstrations, of these lengths in tokens, to the curate stage."""
+    """Writes `count` prompts and as many demonstrations to the curate stage. prompt, response: tokens of each."""
     random = np.random.default_rng(0)
 
     def text(count: int) -> str:

@@ -7,7 +7,7 @@ looks at it every `--every` seconds: memory that only this process holds (USS) a
 processes, shared memory, files of the stage beyond the tables of its steps, memory of the GPUs. Growth is the median
 slope of all pairs of looks (Theil and Sen) after the first tenth of the steps, per 100 steps and divided by the median.
 Seconds per step come from the table `steps`. Exits with 1 where anything grows by more than 1%. After `--minutes` the
-stage is told to end, and the steps that it made count. On a GPU give `mode=colocate`: the engine sleeps and wakes at
+stage receives SIGTERM, and the steps that it made count. On a GPU give `mode=colocate`: the engine sleeps and wakes at
 each step.
 """
 
@@ -86,7 +86,7 @@ def _stats(paths: Iterable[Path]) -> Iterable[os.stat_result]:
 
 
 def soak(stage: Path, steps: int, seconds: float, every: float) -> dict[str, tuple[list[float], list[float]]]:
-    """Runs a stage of so many steps for at most so many seconds. Returns (steps, values) of each curve that spans half
+    """Runs a stage of `steps` steps, for at most `seconds`. Returns (steps, values) of each curve that spans half
     of the looks; none is of what ends after the last step."""
     curves: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     running = subprocess.Popen(command("ouroboros.stages.rft", str(stage)), preexec_fn=ENDS_WITH_US)
@@ -108,7 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, required=True, help="an empty directory for the store")
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--minutes", type=float, default=60, help="after which the stage is told to end")
+    parser.add_argument("--minutes", type=float, default=60, help="after which the stage receives SIGTERM")
     parser.add_argument("--every", type=float, default=5, help="seconds between two looks")
     parser.add_argument("--out", type=Path, help="JSON file for the curves")
     parser.add_argument("overrides", nargs="*", help="more settings, key=value")

@@ -63,7 +63,7 @@ class TeacherScores(FixedScores):
         Collective."""
 
     def refuse_unknown_tokens(self, rows: list[Row]) -> None:
-        """Raises DataError for ids beyond the teacher's embedding; a policy may sample unused ids of its own."""
+        """Raises DataError for ids beyond the teacher's embedding; a policy may sample its own unused ids."""
         highest = max(max(row.tokens) for row in rows)
         highest = max([highest, *(int(row.kept.ids.max(initial=0)) for row in rows if row.kept)])
         if highest >= self.settings.vocab_size:
