@@ -1,6 +1,7 @@
 """The probe: which run it makes, what of it stays, and when it stops."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def test_stages_that_do_not_train_are_short_or_not_run(tmp_path, monkeypatch):
     assert ([one.buffer.total_steps for one in recipe.settings.values()], extra) == ([probe.STEPS], ["rft"])
 
 
+@pytest.fixture(params=[signal.SIG_IGN, signal.default_int_handler], ids=["background", "terminal"])
+def interrupts(request):
+    """What SIGINT does to a job in the background of a shell, and to a command on a terminal."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield request.param
+    assert signal.signal(signal.SIGINT, before) == request.param
+
+
+@pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize(("kind", "place"), [("train", "it-1/steps"), ("rollout", "it-1/rollouts")])
 def test_a_stage_that_takes_long_after_its_first_step_is_interrupted(tmp_path, monkeypatch, kind, place):
     """One of an earlier probe, which was stopped, is not."""

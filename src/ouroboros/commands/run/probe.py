@@ -50,8 +50,8 @@ def probe(overrides: list[str]) -> None:
 @contextmanager
 def _at_most(store: Path) -> Iterator[None]:
     """Interrupts this process, as Ctrl-C does, when an incomplete stage made its first step SECONDS ago; steps of an
-    earlier probe, which was stopped, do not count."""
-    ended, begin = Event(), time.time()
+    earlier probe, which was stopped, do not count. A job in the background of a shell ignores SIGINT otherwise."""
+    ended, begin, before = Event(), time.time(), signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def watch() -> None:
         while not ended.wait(1.0):
@@ -69,3 +69,4 @@ def _at_most(store: Path) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+        signal.signal(signal.SIGINT, before)
