@@ -66,7 +66,7 @@ class Replay:
         self.step, self.directory = request["step"], directory
         self.spec = files.read_json(directory / "stage.json")
         self.inputs = files.inputs_of(Path(request["directory"]))
-        self.config = Config.partial(secrets.reveal(self.spec["config"]))
+        self.config = Config.of_stage(self.spec["kind"], secrets.reveal(self.spec["config"]))
         self.original = self.config.algorithm
         self.alternatives = {name: Section.partial(one) for name, one in request["alternatives"].items()}
         path = tables.step_file(directory, "steps", self.step)

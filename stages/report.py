@@ -55,7 +55,7 @@ def partial(directory: Path) -> None:
     inputs = {name: Path(d) for name, d in spec["inputs"].items()}
     there = {name: d for name, d in inputs.items() if files.is_complete(d)}
     log = logging.getLogger(spec["name"])
-    config = Config.partial(spec["config"])
+    config = Config.of_stage(spec["kind"], spec["config"])
     context = Context(spec["run"], spec["name"], spec["identity"], directory, config, there, log)
     _write(context, "partial.html", [name for name in inputs if name not in there])
 

@@ -63,7 +63,7 @@ def answer(request: dict[str, Any], activity: Activity) -> dict[str, Any]:
     """activity: that of the calls of reward functions."""
     donor, spec = Path(request["donor"]), request["spec"]
     theirs = files.read_json(donor / "stage.json")
-    config = Config.partial(secrets.reveal(spec["config"]))
+    config = Config.of_stage(spec["kind"], secrets.reveal(spec["config"]))
     inputs = {role: Path(place) for role, place in spec["inputs"].items()} | {"experience": donor}
     found: dict[str, Any] = {"equal": 0, "first": "", "unlike": _marked(config, train_places)}
     if found["unlike"]:
@@ -73,7 +73,8 @@ def answer(request: dict[str, Any], activity: Activity) -> dict[str, Any]:
                             logging.getLogger("ouro.rewards"), activity=activity))
     if any(task.choices for tasks in scorer.tasks.values() for task in tasks.values()):
         return found | {"unlike": "its rows name workflows or reward functions"}
-    renamed = _renamed(scorer, Path(theirs["inputs"]["tasks"]), Config.partial(theirs["config"]), inputs["tasks"])
+    renamed = _renamed(scorer, Path(theirs["inputs"]["tasks"]), Config.of_stage(theirs["kind"], theirs["config"]),
+                       inputs["tasks"])
     if renamed is None:
         return found | {"unlike": "prompts or the order of its tasks are others"}
     seen, last = 0, None

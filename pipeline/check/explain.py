@@ -16,7 +16,6 @@ from ouroboros.pipeline.check.workload import counted, described
 from ouroboros.pipeline.compose.conf_files import groups
 from ouroboros.pipeline.compose.origins import origin, stage_origin
 from ouroboros.pipeline.compose.recipe import Recipe, effective, entries
-from ouroboros.pipeline.plan.identity import is_below
 from ouroboros.pipeline.settings.arguments.base import Taker, Term, bound, choices, unknown
 from ouroboros.pipeline.settings.arguments.base import bounds as argument_bounds
 from ouroboros.pipeline.settings.arguments.users import Signature
@@ -26,7 +25,7 @@ from ouroboros.pipeline.settings.declared import TABLES
 from ouroboros.pipeline.settings.guide import explain_absent
 from ouroboros.pipeline.settings.key_names import general as general_key
 from ouroboros.pipeline.settings.key_names import nearest_key
-from ouroboros.pipeline.settings.kinds import ROWS
+from ouroboros.pipeline.settings.kinds import ROWS, is_below
 from ouroboros.pipeline.settings.schema import default
 from ouroboros.pipeline.settings.secrets import is_name, is_secret, mask
 from ouroboros.pipeline.settings.setting import about, at, listed, plain

@@ -41,10 +41,10 @@ from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job import trunks
 from ouroboros.pipeline.job.devices import Gpus, gpus_by_stage
 from ouroboros.pipeline.plan import hub, packaged_tasks
-from ouroboros.pipeline.plan.identity import is_below
 from ouroboros.pipeline.plan.plan import Plan, make_plan
 from ouroboros.pipeline.plan.repositories import NO_ID
 from ouroboros.pipeline.settings.config import Config, Slurm
+from ouroboros.pipeline.settings.kinds import is_below
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.errors import UNSAID, ConfigError, OuroError, Problem
 from ouroboros.pipeline.store.model_shape import plain_config

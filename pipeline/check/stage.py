@@ -7,7 +7,7 @@ from ouroboros.pipeline.check.sources import most_rows
 from ouroboros.pipeline.compose.recipe import Recipe, renamed_components, sets
 from ouroboros.pipeline.job.schedule import Schedule
 from ouroboros.pipeline.plan.data import data_settings
-from ouroboros.pipeline.plan.identity import is_below, received_settings
+from ouroboros.pipeline.plan.identity import received_settings
 from ouroboros.pipeline.settings.arguments.answers import WORKFLOWS
 from ouroboros.pipeline.settings.config import RUN_WIDE, Config, walk
 from ouroboros.pipeline.settings.data import (
@@ -21,7 +21,7 @@ from ouroboros.pipeline.settings.data import (
     workflow_of,
 )
 from ouroboros.pipeline.settings.declared import ADVANTAGES
-from ouroboros.pipeline.settings.kinds import KINDS, TEST_ROWS, Kind
+from ouroboros.pipeline.settings.kinds import KINDS, TEST_ROWS, Kind, is_below
 from ouroboros.pipeline.settings.model import TEACHER
 from ouroboros.pipeline.settings.profiles import profiled
 from ouroboros.pipeline.settings.setting import about, at

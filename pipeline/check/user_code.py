@@ -24,6 +24,7 @@ from ouroboros.pipeline.settings.arguments.answers import tool_arguments
 from ouroboros.pipeline.settings.arguments.users import Signature
 from ouroboros.pipeline.settings.config import TOOLS, Config, users_code
 from ouroboros.pipeline.settings.data import reward_functions, tasksets, workflow_of
+from ouroboros.pipeline.settings.setting import leaves
 from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.digests import NEEDED, digest_code, module_file
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
@@ -48,7 +49,7 @@ def imported(stages: list[Config], known: str = "") -> tuple[Functions, list[str
         rewards = {name for _, one in tasksets(settings) for name in reward_functions(one, explorer)}
         worlds = (tool_arguments(workflow_of(one, explorer, place), one.workflow_args)["environment_class"]
                   for place, one in tasksets(settings))  # also that of terminal_agent, which no setting names
-        code = [*users_code(settings), *((TOOLS[1], name) for name in filter(None, worlds))]
+        code = [*users_code(leaves(settings)), *((TOOLS[1], name) for name in filter(None, worlds))]
         asked.setdefault(json.dumps(variables), {}).update(
             {name: REWARD if name in rewards else TOOL if key.endswith(TOOLS[0]) else WORLD if key.endswith(TOOLS[1])
              else WORKFLOW if key.endswith("workflow_type") else STEP if key.endswith("algorithm_type") else OTHER
@@ -68,7 +69,7 @@ def tool_notes(config: Config, functions: Functions) -> list[Problem]:
     lacking = {name: one.undescribed for name, one in functions.items() if one and one.undescribed}
     return [Problem(key, f"{', '.join(lacking[name][:4])}{', …' * (len(lacking[name]) > 4)}: the model is told nothing "
                     "of it.", "Write a docstring, and types such as `fruit: str`.", found=name)
-            for key, name in (users_code(config) if lacking else ()) if name in lacking]
+            for key, name in (users_code(leaves(config)) if lacking else ()) if name in lacking]
 
 
 def named(*names: str) -> tuple[Functions, list[str]]:
@@ -184,7 +185,7 @@ def wrong_code(config: Config) -> list[Problem]:
 def _code(config: Config) -> dict[str, str]:
     """Maps each user function to the first setting that names it."""
     found: dict[str, str] = {}
-    for key, name in users_code(config):
+    for key, name in users_code(leaves(config)):
         found.setdefault(name, key)
     return found
 

@@ -196,7 +196,7 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
         if files.in_store(path, spec["root"]) and not files.is_complete(path):
             raise StageError(f"input '{role}' is not complete: {path} has no {files.MANIFEST}. Make it first: "
                              f"{repeat_command(path)}")
-    config, until = segments.chosen(directory, Config.partial(secrets.reveal(spec["config"])))
+    config, until = segments.chosen(directory, Config.of_stage(spec["kind"], secrets.reveal(spec["config"])))
     with files.explained(directory / log_name):
         log = open_log(directory / log_name, spec["name"], config.log.level, terminal)
     return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log, until=until)

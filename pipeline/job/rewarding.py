@@ -63,16 +63,16 @@ def ask(donor: Path, spec: Mapping[str, Any], out: Path, rows: int | None = None
     """
     kept = [str(donor / launch.CODE)] if rows else []
     path = {"PYTHONPATH": os.pathsep.join([*kept, launch.python_path()])}
+    asked = {key: spec[key] for key in ("run", "name", "kind", "identity", "config", "inputs")}
     return launch.ask("ouroboros.stages.rewarded_again", {
-        "donor": str(donor), "spec": {key: spec[key] for key in ("run", "name", "identity", "config", "inputs")},
-        "out": str(out), "rows": rows, "whole": whole}, launch.environment() | path)
+        "donor": str(donor), "spec": asked, "out": str(out), "rows": rows, "whole": whole}, launch.environment() | path)
 
 
 def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger
              ) -> trunks.Donor | str:
     """Returns what a donor gives, or why it gives nothing."""
     out, theirs = stage / TEMPORARY / place.name / stage.name, files.read_json(place / "stage.json")
-    if words := unrepeatable(Config.partial(theirs["config"])):
+    if words := unrepeatable(Config.of_stage(theirs["kind"], theirs["config"])):
         return words
     shutil.rmtree(out.parent, ignore_errors=True)
     total = trunks.total_of(spec, config, place)

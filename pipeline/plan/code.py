@@ -73,20 +73,21 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
 EXPLORING = {"workflows.attempts.pace"}  # what evaluations, which attempt tasks by the same code, never use
 
 
-def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
+def code_of(kind: Kind, settings: Config, used: list[tuple[str, Any]]) -> list[Any]:
     """Returns what a stage's results depend on: a digest of definitions, and default arguments of named functions.
 
-    settings: all of the stage. used: those in its identity, as a file holds them.
+    settings: all of the stage. used: `leaves` of those in its identity.
     """
     stops = {part for part, is_used in OPTIONAL.items() if not is_used(settings)}
     stops |= set() if kind.explores else EXPLORING
-    named = [(key, name) for key, name in _named(used)
-             if not {table.partition(":")[0] for table in NAMED[key][:1]} & stops]
+    last = [(own_name(key), name) for key, name in used]
+    named = [(key, name) for key, name in last if key in NAMED and isinstance(name, str) and ":" not in name
+             and not {table.partition(":")[0] for table in NAMED[key][:1]} & stops]
     starts = list(kind.entries)
     if kind.learns_from_given:
         starts += OF_SCORES if settings.algorithm.scores_responses else ROWS[settings.algorithm.data]
         named += [("policy_loss_fn", "sft")] * settings.algorithm.on_given_tokens
-    named += _of_rows(settings, {own_name(key) for key, _ in leaves(used)})
+    named += _of_rows(settings, {key for key, _ in last})
     starts += [start for key, name in named for start in _definitions(key, name)]
     tables = {table for tables in NAMED.values() for table in tables}
     defaults = {f"{key}={name}": made for key, name in named
@@ -99,7 +100,7 @@ def code_of(kind: Kind, settings: Config, used: dict[str, Any]) -> list[Any]:
 def keep(directory: Path, used: Any) -> None:
     """Copies the user's modules behind what settings name to `code/` of a stage's directory, once: rewards are computed
     again by the functions that a stage had, after they were edited (pipeline/job/rewarding.py)."""
-    modules = {module: path for _, name in users_code(used) for module, path in code_files(name).items()}
+    modules = {module: path for _, name in users_code(leaves(used)) for module, path in code_files(name).items()}
     for module, path in modules.items():
         place = directory.joinpath(launch.CODE, *module.split("."))
         target = place / path.name if path.name == "__init__.py" else place.with_suffix(path.suffix)
@@ -119,15 +120,9 @@ def _behind(names: Iterable[str]) -> Iterator[str]:
                 yield from uses_of_file(path, module)
 
 
-def _named(used: Any) -> Iterator[tuple[str, str]]:
-    """Returns (last part of the setting, name) of every function of ours that settings name."""
-    return ((own_name(key), name) for key, name in leaves(used)
-            if own_name(key) in NAMED and isinstance(name, str) and ":" not in name)
-
-
 def _of_rows(settings: Config, used: set[str]) -> list[tuple[str, str]]:
-    """Returns every function of ours that rows may name, in the form of `_named`. used: last parts of a stage's
-    settings."""
+    """Returns (last part of the setting, name) of every function of ours that rows may name. used: last parts of a
+    stage's settings."""
     given, found = settings.buffer.explorer_input, []
     sets = [given.taskset, *given.tasksets, *given.eval_tasksets, settings.data_processor.task_pipeline]
     for key, setting in (("workflow_key", "default_workflow_type"), ("reward_fn_key", "default_reward_fn_type")):

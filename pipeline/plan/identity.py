@@ -19,9 +19,9 @@ from ouroboros.pipeline.settings import changes
 from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config, environments_of, users_code, walk
 from ouroboros.pipeline.settings.images import paths_of_sets
-from ouroboros.pipeline.settings.kinds import ASKED, CURATE, LATER, RECIPES, TASKS, Kind
+from ouroboros.pipeline.settings.kinds import ASKED, CURATE, LATER, RECIPES, TASKS, Kind, is_below
 from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
-from ouroboros.pipeline.settings.setting import about, at, plain, values_of
+from ouroboros.pipeline.settings.setting import about, at, leaves, plain, values_of
 from ouroboros.pipeline.settings.unused import without_unused
 from ouroboros.pipeline.store import files, locked
 from ouroboros.pipeline.store.digests import HubPath, StageModel, digest_code, digest_input, digest_meaning, digests
@@ -156,13 +156,14 @@ def _content(kind: Kind, settings: Config, in_identity: list[str], upstream: dic
     external = {"environments": keys(paths_of_sets(settings.buffer), settings.environment.images, root)
                 } if kind.builds else {  # their content is hashed, not their location
         key: [_external(key, name, value, root) for name, value in values_of(settings, key)] for key in kind.external}
-    external |= {name: digest_code(name) for _, name in users_code(used)}
-    environments, served = environments_of(used)
+    found = list(leaves(used))
+    external |= {name: digest_code(name) for _, name in users_code(found)}
+    environments, served = environments_of(found)
     external |= {f"{locked.PLACE}/{name}": locked.installed(name, root) for name in environments}
     if served:
         external[locked.PROGRAM.name] = files.hash_file(locked.PROGRAM)
     return {"format": FORMAT, "kind": kind, "settings": _without_defaults(used), "inputs": upstream,
-            "external": external, "code": code_of(kind, settings, used)}
+            "external": external, "code": code_of(kind, settings, found)}
 
 
 def _unrewarded(kind: Kind, settings: Config, in_identity: list[str], upstream: dict[str, Any], root: str) -> str:
@@ -233,10 +234,6 @@ def _keys(kind: Kind, read: tuple[str, ...]) -> tuple[list[str], list[str]]:
     leaves = [(key, about(item).how) for key, item in walk() if f"{key}.*" not in SECTIONS]
     return ([key for key, how in leaves if not how and key not in paths and is_below(key, read)],
             [key for key, how in leaves if how or key in paths or is_below(key, watched)])
-
-
-def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
-    return any(key == p or key.startswith(p + ".") for p in prefixes)
 
 
 def _without_defaults(used: dict) -> dict:

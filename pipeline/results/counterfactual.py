@@ -45,7 +45,8 @@ def prepare(shown: View, stage: Node, step: int | None, overrides: list[str]) ->
     """
     if not (stage.directory / "stage.json").exists():
         raise DataError(f"{stage.directory} is not there; `ouro run` with the run's overrides makes it again.")
-    config = Config.partial(files.read_json(stage.directory / "stage.json")["config"])
+    spec = files.read_json(stage.directory / "stage.json")
+    config = Config.of_stage(spec["kind"], spec["config"])
     if at(config, "trainer.ppo_epochs", 1) > 1 or at(config, "trainer.ppo_mini_batch_size"):
         raise DataError(f"stage '{stage.name}' makes several optimizer steps over a train batch (trainer.ppo_epochs, "
                         "ppo_mini_batch_size), and a replay is the gradient of one.")

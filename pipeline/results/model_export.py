@@ -103,7 +103,7 @@ def content(view: View, stage: Node) -> dict[str, Any]:
     made = files.read_json(stage.directory / files.MANIFEST)
     line = [*_line(view, stage)]
     frozen = {one.name: files.read_json(one.directory / "stage.json") for one in line}
-    settings, base = {name: Config.partial(one["config"]) for name, one in frozen.items()}, _base(frozen)
+    settings, base = {name: Config.of_stage(one["kind"], one["config"]) for name, one in frozen.items()}, _base(frozen)
     return {
         "run": view.run, "stage": stage.name, "base": base and model_name(base), "made": made,
         "licence": _licence(base), "prompt": _prompt(view, stage), "column": (curve := _curve(stage)) and curve[0],

@@ -243,7 +243,7 @@ def _warning(stage: Node, steps: list[int]) -> str | None:
 
     spec = files.read_json(stage.directory / "stage.json")
     found = (_read(stage.directory, "steps", step) for step in steps[-STEPS:])
-    lines = no_signals(found, Config.partial(spec["config"]), spec["run"])
+    lines = no_signals(found, Config.of_stage(spec["kind"], spec["config"]), spec["run"])
     return f"warning: {lines[-1]}" if lines else None
 
 

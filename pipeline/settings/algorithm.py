@@ -20,7 +20,7 @@ class Optimizer(Section):
                  "and vectors, both with lr, and needs trainer.zero_stage 1 or 2 without offload_optimizer",
         choices=("adamw", "adamw8bit", "muon"), acts="never")
     # bytes a trained weight: its float32 copy and two moments, which adamw8bit has in codes, with two scales a block
-    state_bytes = property(lambda self: 6 + 8 / 256 if getattr(self, "optimizer_type", "") == "adamw8bit" else 12)
+    state_bytes = property(lambda self: 6 + 8 / 256 if self.optimizer_type == "adamw8bit" else 12)
     fused: bool | None = setting(None, "AdamW as one kernel, in muon too; null: on GPUs; adamw8bit has none")
     lr: float = setting(1e-6, "peak learning rate; at 0 nothing is learned", ge=0, le=1)
     betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")

@@ -22,7 +22,7 @@ from ouroboros.pipeline.settings.curation import DataProcessor
 from ouroboros.pipeline.settings.data import REWARDS, WORKFLOWS, ExplorerInput, TrainerInput
 from ouroboros.pipeline.settings.explorer import AuxiliaryModel, Explorer
 from ouroboros.pipeline.settings.images import Environments, Images
-from ouroboros.pipeline.settings.kinds import FROM_GIVEN, MODES, WHAT_MODES_DO, Kind, of_mode
+from ouroboros.pipeline.settings.kinds import FROM_GIVEN, KINDS, MODES, WHAT_MODES_DO, Kind, completed, of_mode
 from ouroboros.pipeline.settings.model import Init, Lora, Model, longest_sequence, resolve_dtype
 from ouroboros.pipeline.settings.setting import (
     Absent,
@@ -30,7 +30,6 @@ from ouroboros.pipeline.settings.setting import (
     at,
     elements,
     is_section,
-    leaves,
     own_name,
     plain,
     put,
@@ -159,6 +158,12 @@ class Config(Section):
                     values[key] = plain(at(cls.model_validate(put({}, key, value)), key))
         return given
 
+    @classmethod
+    def of_stage(cls, kind: str, settings: dict[str, Any]) -> Self:
+        """Returns the settings that a stage of this kind may read, from its stage.json; reading any other raises
+        Absent."""
+        return cls.partial(completed(KINDS[kind], settings))
+
     def saying(self, keys: Iterable[str]) -> Self:
         """Returns a copy whose recipe has these keys."""
         made = self.model_copy()
@@ -231,15 +236,16 @@ INDEX = re.compile(r"\.\d+$")
 OPERATOR = re.compile(r"experience_pipeline\.operators\.\d+\.name$")
 
 
-def users_code(settings: Config | dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns (dotted key, `package.module:function`) of every function of the user that settings name."""
-    return [(INDEX.sub("", key), name) for key, name in leaves(settings)
+def users_code(found: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:
+    """Returns (dotted key, `package.module:function`) of every function of the user that settings name. found: of
+    `leaves`."""
+    return [(INDEX.sub("", key), name) for key, name in found
             if (own_name(key) in USERS_CODE or INDEX.sub("", key).endswith(TOOLS) or OPERATOR.search(key))
             and isinstance(name, str) and ":" in name]
 
 
-def environments_of(settings: Config | dict[str, Any]) -> tuple[list[str], bool]:
-    """Returns the locked environments that settings name, and whether a program of ours serves attempts in one."""
-    found = list(leaves(settings))
+def environments_of(found: Iterable[tuple[str, Any]]) -> tuple[list[str], bool]:
+    """Returns the locked environments that settings name, and whether a program of ours serves attempts in one. found:
+    of `leaves`."""
     return ([name for key, name in found if key.endswith(ARGUMENT) and isinstance(name, str)],
             any(value == "verifiers_workflow" for _, value in found))

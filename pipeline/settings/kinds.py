@@ -6,6 +6,7 @@ Whatever plans, checks, runs or shows stages asks the row of a stage's kind. `mo
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from ouroboros.pipeline.settings.algorithm import RolloutRejection
 
@@ -255,7 +256,8 @@ LATER = {"repetition": None, "changes": {}, **dict.fromkeys(REWRITES[:2]), REWRI
          "explorer.over_rollout": {"ratio": 0.0, "wait_after_min": 0.0},
          "explorer.dynamic_timeout": {"enable": False, "ratio": 3.0, "warmup_min_steps": 1},
          "explorer.watch": {"default_reward_fn_type": None, "reward_fn_args": {}, "share": 0.1},
-         "data_processor": {"experience_pipeline": {"operators": []}},
+         "data_processor.experience_pipeline.operators": [], "data_processor.experience_pipeline": {},
+         "data_processor": {},
          **{f"explorer.auxiliary_models.*.{name}": unset for name, unset in (
              ("engine_type", "vllm"), ("enable_thinking", None), ("max_prompt_tokens", None),
              ("max_response_tokens", None))},
@@ -269,6 +271,30 @@ LATER = {"repetition": None, "changes": {}, **dict.fromkeys(REWRITES[:2]), REWRI
                                 ("image_key", None))},
          **{f"{one}.data_selector{name}": unset for name, unset in (
              (".feature_keys", []), (".kwargs", {}), ("", {})) for one in TASKSETS_EACH}}
+
+
+def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
+    return any(key == p or key.startswith(p + ".") for p in prefixes)
+
+
+def completed(kind: Kind, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the plain settings of a stage with those of LATER that its kind reads and an older one did not have."""
+    for key, default in LATER.items():
+        if is_below(key, kind.uses):
+            settings = _holding(settings, key.split("."), default)
+    return settings
+
+
+def _holding(tree: Any, parts: list[str], default: Any) -> Any:
+    """Returns nested settings with a key, at its default where it is absent; `*` is every element that is there."""
+    if isinstance(tree, list):
+        return [_holding(one, parts[1:], default) for one in tree]
+    first, *below = parts
+    if not below:
+        return {first: default} | tree
+    if below[0] == "*" and first not in tree:
+        return tree
+    return tree | {name: _holding(tree.get(name, {}), below, default) for name in (tree if first == "*" else [first])}
 
 
 def of_mode(mode: str) -> Kind:

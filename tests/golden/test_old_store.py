@@ -11,6 +11,10 @@ from starlette.testclient import TestClient
 
 from ouroboros.commands import cli
 from ouroboros.commands.web.app import App
+from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.data import eval_places
+from ouroboros.pipeline.settings.setting import Absent
+from ouroboros.pipeline.store import files
 
 FIRST, SECOND = "old/small-lr=0.001", "old/small-lr=0.005"
 
@@ -67,6 +71,18 @@ def test_it_is_verified(ouro):
 
 def test_it_is_compared(ouro):
     assert {row["lr"] for row in json.loads(ouro("compare", FIRST, SECOND, "--format", "json"))} == {0.001, 0.005}
+
+
+def test_settings_that_are_newer_are_at_their_defaults_and_others_absent(root):
+    """Every setting that a kind reads today is there."""
+    opened = {spec["kind"]: Config.of_stage(spec["kind"], spec["config"])
+              for spec in map(files.read_json, (root / "store").glob("*/stage.json"))}
+    assert (opened["rft"].trainer.freeze_vision_tower, opened["rft"].algorithm.optimizer.state_bytes) == (True, 12)
+    assert opened["rft"].data_processor.experience_pipeline.operators == []
+    assert opened["rft"].trainer.reference_update.mix == 1.0
+    assert [one.columns for _, one in eval_places(opened["evaluate"].buffer.explorer_input)] == [[]]
+    with pytest.raises(Absent):
+        opened["evaluate"].trainer.reference_update  # noqa: B018
 
 
 @pytest.mark.slow

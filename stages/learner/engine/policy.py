@@ -230,7 +230,7 @@ def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: flo
     way.share = way.share and not replays  # rows with one prefix have their own routings in it
     made = Policy(model, way, temperature, settings.logprob_chunk_tokens, compiles(settings, device != "cpu"),
                   logit_factor(text), getattr(text, CAP, None), routers, replays)
-    made.trains_tower = not getattr(settings, "freeze_vision_tower", True)  # stages of before have no such setting
+    made.trains_tower = not settings.freeze_vision_tower
     return made
 
 
@@ -287,7 +287,7 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int, he
     if sick := next((name for name, weight in model.named_parameters() if not _is_finite(weight.detach())), None):
         raise ModelError(f"{path}: {sick} has values that are NaN or infinite; needed finite weights. Take another "
                          "checkpoint, or fetch the model again.")
-    if getattr(settings, "freeze_vision_tower", True):
+    if settings.freeze_vision_tower:
         _freeze_towers(model)
     if settings.tiled_mlp_num_shards > 1:
         tile(decoder(model), settings.tiled_mlp_num_shards)

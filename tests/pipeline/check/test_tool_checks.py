@@ -12,6 +12,7 @@ from ouroboros.pipeline.check.named_functions import wrong_arguments
 from ouroboros.pipeline.check.user_code import WORLD
 from ouroboros.pipeline.settings.arguments.users import Signature
 from ouroboros.pipeline.settings.config import users_code
+from ouroboros.pipeline.settings.setting import leaves
 from ouroboros.pipeline.store.files import HOME
 from ouroboros.stages.own_code import takes
 from tests import toolkit
@@ -103,7 +104,7 @@ def test_wrong_arguments_are_problems(arguments, place):
 def test_tools_are_the_users_code_and_other_arguments_are_not():
     settings = overridden(f"{SET}.default_workflow_type=tool_call_workflow",
                           f"{SET}.workflow_args={{tools: [a:b, c:d], environment_class: e:F, environment: ['x:y']}}")
-    assert [(key.rpartition(".")[2], name) for key, name in users_code(settings) if "workflow_args" in key] == [
+    assert [(key.rpartition(".")[2], name) for key, name in users_code(leaves(settings)) if "workflow_args" in key] == [
         ("tools", "a:b"), ("tools", "c:d"), ("environment_class", "e:F")]
 
 
