@@ -9,7 +9,6 @@ once count once. NVML's own figure, the share of its sampling intervals in which
 timed runs. Requires a GPU, vllm, deepspeed and pynvml.
 """
 
-import argparse
 import json
 import os
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from benchmarks.gpu_path import make_model
+from benchmarks.measurement import stage_parser
 
 HOOK = '''
 import os, sys, threading, time
@@ -73,14 +73,10 @@ def watch(directory: Path, to: Path, seconds: float, utilization: list[int]) -> 
 def main() -> None:
     from benchmarks.gpu_peers import ours
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, required=True, help="an empty directory for model and results")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file for the figures")
-    parser.add_argument("--steps", type=int, default=9)
+    parser = stage_parser(__doc__, steps=9)
     parser.add_argument("--seconds", type=float, default=20, help="of the recording: some whole steps")
     parser.add_argument("--limit", type=float, default=240, help="seconds after which the stage is ended")
     parser.add_argument("--model", type=Path, help="as benchmarks.gpu_peers makes it; default: made")
-    parser.add_argument("overrides", nargs="*", help="more settings, key=value")
     given = parser.parse_args()
     root, model = given.root, given.model or given.root / "model"
     hook, to = root / "hook", root / "spans"
@@ -111,7 +107,8 @@ def main() -> None:
                "recorded_steps": len(whole) - 1,
                "nvml": round(sum(utilization) / max(len(utilization), 1) / 100, 3), "processes": found,
                "steps": steps}
-    given.out.write_text(json.dumps(figures, indent=1))
+    if given.out:
+        given.out.write_text(json.dumps(figures, indent=1))
     print(json.dumps({key: value for key, value in figures.items() if key != "steps"}))
 
 

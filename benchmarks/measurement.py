@@ -31,6 +31,16 @@ def parser(doc: str) -> argparse.ArgumentParser:
     return made
 
 
+def stage_parser(doc: str, steps: int) -> argparse.ArgumentParser:
+    """The arguments of a benchmark that runs a stage of so many steps."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--root", type=Path, required=True, help="an empty directory for the store")
+    made.add_argument("--steps", type=int, default=steps)
+    made.add_argument("--out", type=Path, help="JSON file for the figures")
+    made.add_argument("overrides", nargs="*", help="more settings, key=value")
+    return made
+
+
 def run_or_page(parser: argparse.ArgumentParser, page: Callable[[], str]) -> argparse.Namespace | None:
     """The arguments of a benchmark whose saved results are a table of the docs, with --root. None after --page, which
     prints that table."""

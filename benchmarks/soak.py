@@ -11,7 +11,6 @@ stage receives SIGTERM, and the steps that it made count. On a GPU give `mode=co
 each step.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -27,7 +26,7 @@ from scipy.stats import theilslopes
 from tabulate import tabulate
 
 from benchmarks.gpu_path import ENDS_WITH_US, make_tasks
-from benchmarks.measurement import machine, versions
+from benchmarks.measurement import machine, stage_parser, versions
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.job import devices
 from ouroboros.pipeline.plan.plan import make_plan
@@ -105,13 +104,9 @@ def soak(stage: Path, steps: int, seconds: float, every: float) -> dict[str, tup
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, required=True, help="an empty directory for the store")
-    parser.add_argument("--steps", type=int, default=2000)
+    parser = stage_parser(__doc__, steps=2000)
     parser.add_argument("--minutes", type=float, default=60, help="after which the stage receives SIGTERM")
     parser.add_argument("--every", type=float, default=5, help="seconds between two looks")
-    parser.add_argument("--out", type=Path, help="JSON file for the curves")
-    parser.add_argument("overrides", nargs="*", help="more settings, key=value")
     given = parser.parse_args()
     plan = make_plan(compose([*SETTINGS, f"checkpoint_root_dir={given.root}", f"buffer.total_steps={given.steps}",
                               *given.overrides]))
