@@ -20,6 +20,7 @@ from ouroboros.workflows.protocol.engine import Request
 from ouroboros.workflows.protocol.hugging_face import causal_model
 from ouroboros.workflows.protocol.sight import FAMILIES, Sight, with_images
 from tests import families
+from tests.golden.messages import refuses
 from tests.pictures import png
 
 SIZES = [(8, 8), (13, 9), (90, 57), (30, 170), (8, 8)]
@@ -191,7 +192,7 @@ def test_prompts_are_expanded_as_the_processor_does_it(seeing_model, pictures):
     whole = processor(text=[prompt], images=[[*map(pixels, pictures[:3])]], add_special_tokens=False)["input_ids"][0]
     assert sight.expanded(tokens, pictures[:3]) == whole
     assert sight.collapsed([*whole, sight.mark, 7], pictures[:3]) == [*tokens, sight.mark, 7]
-    with pytest.raises(DataError, match="2 images, and the prompt has 3"):
+    with refuses(DataError, "2", "3"):
         sight.expanded(tokens, pictures[:2])
 
 
@@ -218,5 +219,5 @@ def test_each_prompt_is_a_sign_of_life_and_one_of_too_few_images_has_none(model,
 
 
 def test_models_that_are_shown_no_images_are_named(tiny_model):
-    with pytest.raises(ModelError, match="qwen2"):
+    with refuses(ModelError, "qwen2"):
         Sight(tiny_model)

@@ -14,6 +14,7 @@ from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.objective import Objective
 from tests.configs import TINY, overridden
+from tests.golden.messages import refuses
 
 OWN = "algorithm.algorithm_type=tests.operators.own_algorithms:"
 
@@ -145,5 +146,5 @@ def test_every_type_of_ours_makes_one(name):
 
 
 def test_a_class_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match="Absent"):
+    with refuses(ConfigError, "Absent"):
         made("Absent")

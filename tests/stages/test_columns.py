@@ -21,6 +21,7 @@ from ouroboros.workflows.protocol.trajectory import Trajectory
 from ouroboros.workflows.rewards import Rewards, add_own_rewards
 from ouroboros.workflows.single_turn import load_workflows
 from tests.configs import composed, element
+from tests.golden.messages import refuses
 from tests.plans import planned
 
 SOURCE = "buffer.explorer_input"
@@ -136,7 +137,7 @@ def test_all_columns_are_all_but_the_prompt_and_bytes_and_a_truth_that_is_no_tex
 
 
 def test_a_column_that_no_record_has_is_an_error_and_one_of_bytes_a_row_that_cannot_be_used():
-    with pytest.raises(DataError, match="'tests'"):
+    with refuses(DataError, "'tests'"):
         [*keeping([{"test": 1}, {"test": 2}], ["tests"], TaskFormat(), [])]
     row = RawTask(0, "q", "a", None)
     assert "'image'" in with_columns(row, {"level": 1, "image": b"1"}).problem
@@ -150,7 +151,7 @@ def test_a_workflow_gets_columns_too():
     assert next(workflow([5])) == ([5], 3, [1])
     (attempt,) = load_workflows(f"{ME}:agent", [task])
     assert attempt.function(None, None) == {"level": 3}
-    with pytest.raises(ConfigError, match="'level'"):
+    with refuses(ConfigError, "'level'"):
         load_workflows(f"{ME}:leveled", [Task("t", 0, "train", "q", "a", solution=None)])
 
 

@@ -14,6 +14,7 @@ from ouroboros.workflows.protocol.roles import keep, reward_of, settle
 from ouroboros.workflows.protocol.trajectory import Trajectory
 from ouroboros.workflows.task_at_hand import TaskAtHand
 from tests.factories import row
+from tests.golden.messages import refuses
 from tests.workflows.test_retry import Characters, rated
 
 UNIFORM = {known: 0.5 for sets in SETS for known in sets}
@@ -72,7 +73,7 @@ def test_a_role_that_no_attempt_has_is_refused_at_first_and_later_an_attempt_tha
     def ended():
         return attempt(("white", -1.0), ("white", 0.0))
 
-    with pytest.raises(StageError, match="green"):
+    with refuses(StageError, "green"):
         keep([attempt(("white", 1.0), ("black", -1.0))], ["white", "green"], True)
     keep([alone := ended()], ["white", "black"], True)  # all of the policy's games may end before black's turn
     assert (alone.status, len(alone.turns)) == ("ok", 2)

@@ -8,6 +8,7 @@ from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.workflows.attempts.user_reward import Rule
 from ouroboros.workflows.protocol.outcomes import Outcome, add_rewards
 from ouroboros.workflows.protocol.trajectory import Trajectory
+from tests.golden.messages import refuses
 
 PROMPT = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2 + 3?"}]
 
@@ -47,7 +48,7 @@ def test_others_take_the_columns_that_no_parameter_has():
 
 
 def test_a_column_that_the_tasks_were_read_without_ends_the_stage():
-    with pytest.raises(ConfigError, match="'tests'"):
+    with refuses(ConfigError, "'tests'"):
         rewarded(lambda response, answer, tests: 1.0, "x", columns={"weight": 3})
 
 

@@ -18,6 +18,7 @@ from ouroboros.workflows.single_turn import load_workflow
 from ouroboros.workflows.task_at_hand import TaskAtHand, bound
 from tests.configs import element
 from tests.factories import row
+from tests.golden.messages import refuses
 from tests.wheels import wheel
 from tests.workflows.test_endpoint import EOS, Scripted, tokens
 from tests.workflows.test_retry import rated
@@ -107,5 +108,5 @@ def test_what_goes_wrong_is_a_failed_row_and_the_next_attempt_goes_on(attempt, s
 def test_a_package_that_cannot_be_imported_is_said_while_planning(project, monkeypatch):
     monkeypatch.chdir(project)
     one = element(Taskset, {"path": "verifiers://kit/absent-env", "split": "all"})
-    with pytest.raises(DataError, match="absent_env"):
+    with refuses(DataError, "absent_env"):
         packaged_tasks._made(one, str(ROOT))

@@ -64,21 +64,21 @@ def test_another_lock_is_another_folder(uv):
     first = locked.digest("mine")
     locked.lock("mine", ["two"])
     assert locked.digest("mine") != first
-    with pytest.raises(DataError, match="env install"):
+    with refuses(DataError, locked.digest("mine")):
         locked.installed("mine", "root")
 
 
 def test_what_uv_cannot_install_is_not_complete(uv):
     locked.lock("mine", ["one"])
     (uv / "broken").touch()
-    with pytest.raises(StageError, match="no such hash"):
+    with refuses(StageError, "no such hash"):
         locked.install("mine", "root")
     with pytest.raises(DataError):
         locked.installed("mine", "root")
 
 
 def test_a_lock_of_another_python_and_none_are_refused(uv):
-    with pytest.raises(DataError, match="env lock mine"):
+    with refuses(DataError, "mine"):
         locked.digest("mine")
     path = locked.lock("mine", ["one"])
     path.write_text(path.read_text().replace(locked.PYTHON, "3.9"))
@@ -89,13 +89,13 @@ def test_a_lock_of_another_python_and_none_are_refused(uv):
 def test_without_uv_the_sentence_has_the_command(uv, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(ConfigError, match="pip install uv"):
+    with refuses(ConfigError, "uv"):
         locked.lock("mine", ["one"])
 
 
 def test_a_taskset_of_an_environment_that_is_not_there_is_a_problem_of_its_path(uv):
     _, problems = with_tasks(changed({f"{SET}.path": "verifiers://mine/sums", "checkpoint_root_dir": str(uv)}))
-    assert [one.startswith(f"{SET}.path=") and "env lock mine" in one for one in problems] == [True]
+    assert [one.startswith(f"{SET}.path=") and "mine" in one for one in problems] == [True]
 
 
 def test_the_lock_of_a_programs_packages_is_in_the_identity_of_what_explores(uv, tmp_path):
