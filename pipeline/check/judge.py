@@ -1,17 +1,19 @@
 """Composes a configuration and validates it; reports every invalid value and broken rule at once."""
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from ouroboros.pipeline.check import batch, changes, data, model, named_functions, stage
-from ouroboros.pipeline.compose import axes, own_algorithms
+from ouroboros.pipeline.check import batch, data, model, named_functions, stage
+from ouroboros.pipeline.compose import own_algorithms
 from ouroboros.pipeline.compose.compose import TITLE, composition
 from ouroboros.pipeline.compose.interpolation import resolved
 from ouroboros.pipeline.compose.recipe import Recipe, with_stages
-from ouroboros.pipeline.settings import guide, schema, secrets
-from ouroboros.pipeline.settings.changes import segments
+from ouroboros.pipeline.settings import changes, guide, schema, secrets
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.setting import leaves, plain
+from ouroboros.pipeline.settings.key_names import exists
+from ouroboros.pipeline.settings.setting import leaves, plain, put
 from ouroboros.pipeline.store.errors import ConfigError, Problem
 
 # rules in addition to those of single sections (`@rule` of a Section) and between sections (settings/combinations.py)
@@ -19,6 +21,9 @@ OF_A_STAGE = (data.without_rows, batch.unfit_batch)
 # stages must have valid names and order
 BETWEEN_STAGES = (batch.unread_sampling, data.unfit_rows, model.unfit_teachers, model.unfit_models, stage.unfit_order,
                   stage.unasked_models, stage.unfit_turns)
+
+UNCHANGEABLE = {None: "no step depends on it; set it for the whole stage, with any launch.",
+                "never": "cannot change on the way. docs/branches.md names the settings that can."}
 
 ELEMENT = re.compile(r"\.\d+$")  # one that cannot be read is omitted, which changes the list
 
@@ -57,11 +62,6 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     return config, [*typed, *secrets.without_values(problems, written)]
 
 
-def of_first_point(overrides: list[str]) -> Config:
-    """Returns the configuration of the first point of a sweep, or of a run; as of `judged`."""
-    return judged(axes.first_point(axes.read(overrides)))[0]
-
-
 def _long_paths(written: dict) -> list[Problem]:
     """Lists paths that are too long for Linux, which raises an error for them where it is asked whether they exist."""
     found = [(key, value) for key, value in leaves(written) if isinstance(value, str)
@@ -92,9 +92,9 @@ def broken_rules(recipe: Recipe, read: Iterable[Problem]) -> list[Problem]:
     def unreadable(stage: str) -> list[str]:
         return [key for stages, key in wrong if not stages or stage in stages]
 
-    unfit = [*changes.unfit_changes(recipe)]
+    unfit = [*unfit_changes(recipe)]
     broken = unfit + recipe.together([(name, dict.fromkeys(
-        problem for _, one in ([(0, settings)] if unfit else segments(settings))
+        problem for _, one in ([(0, settings)] if unfit else changes.segments(settings))
         for problem in rules_of_stage(one, unreadable(name)))) for name, settings in recipe.every])
     if not recipe.ordered:
         return broken
@@ -115,3 +115,26 @@ def _caused_by_none(problems: list[Problem], keys: list[str]) -> list[Problem]:
     """Drops the problems that name one of these settings, or one below it."""
     return [problem for problem in problems
             if not any(re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", problem) for key in keys)]
+
+
+def unfit_changes(recipe: Recipe) -> Iterator[Problem]:
+    """Yields what is wrong with the steps, keys and values of `changes`, stage by stage."""
+    for name, settings in recipe.settings.items():
+        for step, values in settings.changes.items():
+            if not step.isdecimal() or not 0 < int(step) < (settings.buffer.total_steps or math.inf):
+                yield Problem(f"changes.{step}", "needed a trainer step, at least 1 and not the last.", stages=[name])
+            yield from (one.but(key=f"changes.{step}: {one.key}", stages=[name]) for key, value in values.items()
+                        for one in _unfit_change(settings, key, value))
+
+
+def _unfit_change(settings: Config, key: str, value: Any) -> list[Problem]:
+    if not exists(key):
+        return [schema.unknown(key)]
+    if (acts := changes.acts(key)) in UNCHANGEABLE:
+        return [Problem(key, UNCHANGEABLE[acts])]
+    if not settings.kind.trains or (acts == "explorer" and not settings.kind.explores):
+        return [Problem(key, f"is of the {acts}, which this stage does not have.")]
+    made, problems = schema.read(put(plain(settings), key, value), Config)
+    if any(getattr(made.algorithm, one) != getattr(settings.algorithm, one) for one in ("has_critic", "has_teacher")):
+        problems.append(Problem(key, "a critic or a teacher cannot be switched on or off on the way.", found=value))
+    return problems

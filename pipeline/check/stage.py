@@ -7,7 +7,7 @@ from ouroboros.pipeline.check.sources import most_rows
 from ouroboros.pipeline.compose.recipe import Recipe, renamed_components, sets
 from ouroboros.pipeline.job.schedule import Schedule
 from ouroboros.pipeline.plan.data import data_settings
-from ouroboros.pipeline.plan.identity import received_settings
+from ouroboros.pipeline.plan.identity import uses
 from ouroboros.pipeline.settings.arguments.answers import WORKFLOWS
 from ouroboros.pipeline.settings.config import RUN_WIDE, Config, walk
 from ouroboros.pipeline.settings.data import (
@@ -233,9 +233,9 @@ def _read(kind: Kind, settings: Config) -> tuple[str, ...]:
     """Returns the settings read by this kind of stage or by its data, model and evaluation stages."""
     made, algorithm_type = (kind, *map(KINDS.get, kind.brings)), settings.algorithm.algorithm_type
     filled = ["algorithm.algorithm_type"] if kind.explores else []  # it fills null values: a greedy baseline
-    return (*(key for each in made for key in received_settings(each, algorithm_type)), "data_processor.task_pipeline",
-            "environment.images", "images.max_gib",
-            "model.model_path", *([TEACHER] if settings.asks_teacher else []), *filled)
+    given = (key for each in made for key in (*uses(each, algorithm_type), *each.external, *each.watches))
+    return (*given, "data_processor.task_pipeline", "environment.images", "images.max_gib", "model.model_path",
+            *([TEACHER] if settings.asks_teacher else []), *filled)
 
 
 def _decisive() -> list[str]:

@@ -89,10 +89,6 @@ def _without_variance(last: Sequence[Step], settings: Any) -> bool:
         step.zero_variance_groups and step.zero_variance_groups * repeats >= step.trained_rows for step in last)
 
 
-def _equal(last: Sequence[Step], settings: Any) -> bool:
-    return _without_variance(last, settings) and len({step.reward for step in last}) == 1
-
-
 # name, (steps, settings) -> whether it holds, description and advice; the first that holds is reported
 REASONS = [
     ("learning rate 0", lambda last, settings: all(step.lr == 0 for step in last),
@@ -103,7 +99,8 @@ REASONS = [
     ("all responses truncated", _truncated,
      "they end at model.max_response_tokens, before there is an answer to judge. Raise it, or look at their ends. "
      f"{ASK.format('finish_reason, reward, right(response, 200) from experience')}"),
-    ("all rewards equal", _equal,
+    ("all rewards equal",
+     lambda last, settings: _without_variance(last, settings) and len({step.reward for step in last}) == 1,
      "the tasks are too hard or too easy for the model, or the reward function does not see the answers. "
      f"{ASK.format('reward, reward_components, response, task_id from experience')}"),
     ("no group with variance", _without_variance,

@@ -43,7 +43,9 @@ def data_settings(settings: Config, rows: str, scored: Sequence[Config] = ()) ->
         "tasksets": own if rows == TASK_ROWS and not alone else [],
         "eval_tasksets": own if rows == TEST_ROWS else [],
     })
-    shown = _as_read(own[0], settings) if rows == SHOWN_ROWS and own else ExperienceBuffer()
+    shown = own[0] if rows == SHOWN_ROWS and own else ExperienceBuffer()
+    if rows == SHOWN_ROWS and settings.algorithm.data == "texts":  # whose prompts are the whole text
+        shown = shown.but("format.response_key", None)
     given = buffer.trainer_input.model_copy(update={
         "experience_buffer": shown,
         "auxiliary_buffers": {name: one for name, one in experts.items() if one.path is not None}})
@@ -91,8 +93,3 @@ def _experts(settings: Config) -> dict[str, AuxiliaryBuffer]:
         return {}
     name = expert_buffer(algorithm)
     return {name: buffers[name]}
-
-
-def _as_read(shown: ExperienceBuffer, settings: Config) -> ExperienceBuffer:
-    """Returns an experience buffer as a stage reads it: for cpt its prompts are the whole text."""
-    return shown.but("format.response_key", None) if settings.algorithm.data == "texts" else shown

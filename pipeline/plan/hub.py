@@ -162,12 +162,6 @@ def missing(stages: Iterable[Stage]) -> dict[str, dict[str, int]]:
     return {name: files_of_it for name, files_of_it in found.items() if files_of_it}
 
 
-def fetch_rows(path: str, split: str) -> None:
-    """Fetches what the cache lacks of rows on the hub; of others nothing."""
-    if not is_here(path, split):
-        fetch(f"{path.pinned.partition('@')[0]}@{path.commit}", lacking(path, split=split))
-
-
 def is_here(path: str, split: str) -> bool:
     """Returns whether rows are local or in the hub cache."""
     try:

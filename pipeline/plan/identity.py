@@ -116,12 +116,6 @@ def uses(kind: Kind, algorithm_type: str) -> tuple[str, ...]:
     return (*kind.uses, *(PAIRS_USE if trains.on_pairs else ()), *((HELD_OUT,) if trains.scores_responses else ()))
 
 
-def received_settings(kind: Kind, algorithm_type: str) -> tuple[str, ...]:
-    """Returns the non-`how` settings that a stage of this kind receives: its identity, the files it
-    names, monitoring."""
-    return (*uses(kind, algorithm_type), *kind.external, *kind.watches)
-
-
 def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], root: str, waits=()) -> Stage:
     in_identity, others = _keys(kind, uses(kind, settings.algorithm.algorithm_type))
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))

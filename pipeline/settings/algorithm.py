@@ -4,7 +4,7 @@ from operator import attrgetter
 from typing import Any
 
 from ouroboros.pipeline.settings import algorithms, declared
-from ouroboros.pipeline.settings.setting import Section, at, rule, section, setting
+from ouroboros.pipeline.settings.setting import Section, rule, section, setting
 from ouroboros.pipeline.store.errors import Problem
 
 KL_ESTIMATORS, ADVANTAGES = tuple(declared.KL_ESTIMATORS), tuple(declared.ADVANTAGES)
@@ -212,7 +212,7 @@ class Algorithm(Section):
     def reads(self) -> tuple[str, ...]:
         """Returns columns that are computed for the advantage: values, teacher_logprobs, entropies,
         mean_scores, baseline_reward."""
-        own = algorithms.own_class(at(self, "algorithm_type"))
+        own = algorithms.own_class(vars(self).get("algorithm_type"))
         return (*self.advantage.reads, *getattr(own, "reads", ()))
 
     has_critic = property(lambda self: "values" in self.reads)

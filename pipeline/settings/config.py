@@ -151,7 +151,7 @@ class Config(Section):
     @field_validator("changes")
     @classmethod
     def _typed(cls, given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Reads values as their settings do; one that cannot be read stays, and check/changes.py reports it."""
+        """Reads values as their settings do; one that cannot be read stays, and check/judge.py reports it."""
         for values in given.values():
             for key, value in values.items():
                 with contextlib.suppress(ValidationError):

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ouroboros.pipeline.settings.arguments.rows import Mix
-from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store.errors import ConfigError, Problem
 
 MIX = Mix()
@@ -39,7 +38,8 @@ def train_batch(config) -> TrainBatch:
     algorithm, buffer = config.algorithm, config.buffer
     group = algorithm.repeat_times or 1  # unknown for an unknown algorithm
     replay = buffer.trainer_input.experience_buffer.replay_buffer
-    experts = share(RATIO, expert_ratio(algorithm)) if algorithm.sample_strategy == "mix" else Fraction(0)
+    ratio = algorithm.sample_strategy_args.get("expert_data_ratio", MIX.expert_data_ratio)
+    experts = share(RATIO, ratio) if algorithm.sample_strategy == "mix" else Fraction(0)
     replayed = share(f"{REPLAY}.replay_ratio", replay.replay_ratio) if replay.enable else Fraction(0)
     if experts + replayed >= 1:
         raise ConfigError(Problem(RATIO, f"and {REPLAY}.replay_ratio={float(replayed):g} leave no row of a train batch "
@@ -64,17 +64,12 @@ def rows_of_step(config) -> int:
 
 def groups_of_step(config) -> int:
     """Returns the groups of an explorer step that train batches are cut from."""
-    ratio = at(config, "explorer.over_rollout.ratio", 0.0)  # stages of older releases have no such setting
-    return taken_groups(config.buffer.batch_size, ratio)
+    return taken_groups(config.buffer.batch_size, config.explorer.over_rollout.ratio)
 
 
 def taken_groups(tasks: int, ratio: float) -> int:
     """Returns the groups that an explorer step takes: the least number that is a share of 1 - ratio of its tasks."""
     return math.ceil(tasks * (1 - Fraction(str(ratio))))
-
-
-def expert_ratio(algorithm) -> float:
-    return algorithm.sample_strategy_args.get("expert_data_ratio", MIX.expert_data_ratio)
 
 
 def expert_buffer(algorithm) -> str:

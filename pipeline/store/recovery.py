@@ -63,7 +63,8 @@ def _rewind(stage: Path, warn: Callable[[str], None], verify: str, first_read: C
     damage = {key: words for key, words in damaged_rows(stage, verify, begins).items() if key not in given_up}
     first = min((step for table, step in damage if table in OF_EXPLORER), default=UNKNOWN)
     versions = _versions(stage, damage, given_up, oldest, first)
-    damage |= _damaged_weights(stage, min(_next_version(versions), *(
+    least = max((version for version in versions.values() if version != UNKNOWN), default=0)  # of the next step
+    damage |= _damaged_weights(stage, min(least, *(
         version for explored, version in versions.items() if explored >= first), UNKNOWN))
     following = max(tables.steps_present(stage, "rollouts"), default=0) + 1
     damage |= _missing_weights(stage, version_of(min(first, following)))
@@ -240,11 +241,6 @@ def _newest(stage: Path, damage: Damage, versions: dict[int, int]) -> dict[int, 
              and tables.step_file(stage, "rollouts", step).exists()]
     rows = tables.read_steps(stage, "rollouts", steps)
     return {step: row.newest_version for step, row in zip(steps, rows, strict=True) if row.newest_version is not None}
-
-
-def _next_version(versions: dict[int, int]) -> int:
-    """Returns the least version that the next explorer step may use."""
-    return max((version for version in versions.values() if version != UNKNOWN), default=0)
 
 
 def _bounds(stage: Path, damage: Damage, versions: dict[int, int], first: int) -> dict[int, str]:

@@ -44,7 +44,9 @@ def files_here(config: Config) -> Config:
     if problems:
         raise ConfigError("\n  ".join(problems), problems)
     taskset = config.buffer.explorer_input.taskset
-    hub.fetch_rows(taskset.path, taskset.split)
+    path, split = taskset.path, taskset.split
+    if not hub.is_here(path, split):
+        hub.fetch(f"{path.pinned.partition('@')[0]}@{path.commit}", hub.lacking(path, split=split))
     return config
 
 
