@@ -1,6 +1,9 @@
-"""A project with modules of its own."""
+"""A project with modules of the user, and runs of which no data is read."""
 
 import pytest
+
+from ouroboros.pipeline.check import samples
+from tests.sizes import answered
 
 
 @pytest.fixture
@@ -11,3 +14,9 @@ def project(tmp_path, monkeypatch, request):
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def without_preview(monkeypatch):
+    """No process samples the data of a run and counts its models; these have the sizes of tests/sizes.py."""
+    monkeypatch.setattr(samples, "preview", lambda config, stages, models: answered(models))

@@ -156,6 +156,7 @@ def test_what_an_import_leaves_running_is_not_waited_for(project):
     assert time.monotonic() - begin < 50
 
 
+@pytest.mark.usefixtures("without_preview")
 def test_a_run_does_not_begin_with_a_module_that_does_not_import(project):
     config = changed({"algorithm.policy_loss_fn": "mine.raises:f"})
     assert not any("boom" in line for line in preflight.check(config).problems)

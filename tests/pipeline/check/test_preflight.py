@@ -239,6 +239,7 @@ def test_the_command_prints_problems_first_and_ends_with_2(capsys):
     assert "\n\nstages  tasks, curate, " in shown
 
 
+@pytest.mark.usefixtures("without_preview")
 def test_a_run_with_a_problem_does_not_begin(capsys):
     assert cli.main(["run", "algorithm.policy_loss_fn_args.x=1", "cluster.gpu_per_node=1"]) == 2
     shown = capsys.readouterr()
@@ -248,14 +249,12 @@ def test_a_run_with_a_problem_does_not_begin(capsys):
 
 def test_a_run_whose_data_lacks_a_column_does_not_begin(tmp_path, capsys):
     (tmp_path / "rows.jsonl").write_text('{"question": "1+1", "answer": 2}\n')
-    taskset = f"buffer.explorer_input.taskset.path={tmp_path / 'rows.jsonl'}"
-    assert cli.main(["run", taskset, "buffer.explorer_input.taskset.format.prompt_key=qestion"]) == 2
+    columns = ("{prompt_key: qestion}", "{prompt_type: messages, messages_key: turns}")
+    sets = [f"{{name: s{i}, path: '{tmp_path}/rows.jsonl', format: {one}}}" for i, one in enumerate(columns)]
+    assert cli.main(["run", f"buffer.explorer_input.tasksets=[{', '.join(sets)}]"]) == 2
     err = capsys.readouterr().err
-    assert err.count("no column 'qestion'") == 1
+    assert (err.count("no column 'qestion'"), err.count("tasksets.1.format.messages_key.")) == (1, 1)
     assert not Path("runs").exists()
-    columns = "{prompt_type: messages, messages_key: turns}"
-    assert cli.main(["run", taskset, f"buffer.explorer_input.taskset.format={columns}"]) == 2
-    assert "Set buffer.explorer_input.taskset.format.messages_key." in capsys.readouterr().err
 
 
 def test_an_argument_that_a_reward_lacks_is_a_column_that_a_generator_lacks(tmp_path):
@@ -264,6 +263,7 @@ def test_an_argument_that_a_reward_lacks_is_a_column_that_a_generator_lacks(tmp_
     assert any("'scale'" in one for one in report.problems)
 
 
+@pytest.mark.usefixtures("without_preview")
 def test_a_problem_of_a_sweep_is_told_with_its_points(capsys):
     assert cli.main(["run", "-m", "seed=1,2", "cluster.gpu_per_node=1,4"]) == 2
     shown = capsys.readouterr().err

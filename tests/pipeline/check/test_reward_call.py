@@ -203,6 +203,7 @@ def test_config_check_calls_unless_told_otherwise(monkeypatch, options, calls):
     assert seen["call"] is calls
 
 
+@pytest.mark.usefixtures("without_preview")
 def test_a_run_begins_with_a_call_and_not_where_it_fails(asked, tmp_path):
     asked("fails")
     words = ("buffer.explorer_input.taskset.path=rows.jsonl", f"checkpoint_root_dir={tmp_path}",
