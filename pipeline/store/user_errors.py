@@ -9,6 +9,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from ouroboros.pipeline.store.digests import NEEDED
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.pipeline.store.files import PACKAGE, near
 from ouroboros.pipeline.store.project_imports import INSTALLED, OURS, new_name
@@ -64,7 +65,6 @@ def load_dotted(path: str):
     except BaseException as error:  # the user's module may raise anything on import, sys.exit too
         ours = isinstance(error, ModuleNotFoundError) and error.name in OURS
         needed = (f"Ours is now called ouroboros.{error.name}: write that name there." if ours else
-                  "Needed package.module:function, with the package in the current directory, installed, or with its "
-                  "parent directory on PYTHONPATH." if isinstance(error, ImportError | AttributeError) else
+                  NEEDED if isinstance(error, ImportError | AttributeError) else
                   "Needed a module that can be imported: correct it there.")
         raise ConfigError(f"'{path}' cannot be imported: {brief(error)}. {needed}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ouroboros.commands.config_commands import HERE, RUN, names_or_keys, words
-from ouroboros.pipeline.store.errors import DataError, OuroError
+from ouroboros.pipeline.store.errors import OuroError
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
 
@@ -88,10 +88,6 @@ def timeline(name, root):
 
     RUN is project/name or name of a run, default: the latest: ouro timeline mine > trace.json
     """
-    from ouroboros.pipeline.results import sweep_view, timeline
+    from ouroboros.pipeline.results import policies, sweep_view, timeline
 
-    shown = sweep_view.find(root, name)
-    if not isinstance(shown, sweep_view.View):
-        raise DataError(f"{shown.run} is a sweep; name one of its points: "
-                        f"{', '.join(entry.view.run for entry in shown.entries)}.")
-    print(json.dumps(timeline.trace(shown)))
+    print(json.dumps(timeline.trace(policies.single(sweep_view.find(root, name)))))

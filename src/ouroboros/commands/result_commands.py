@@ -183,13 +183,10 @@ def replay(given, root, step, stage, form):
 
     Shows advantages, loss and gradient under each, and runs no rollout. A key may have several values, as in a sweep.
     """
-    from ouroboros.pipeline.results import counterfactual, sweep_view
+    from ouroboros.pipeline.results import counterfactual, policies, sweep_view
 
     name, overrides = name_and_overrides(root, given)
-    shown = sweep_view.find(root, *name)
-    if not isinstance(shown, sweep_view.View):
-        raise DataError(f"{shown.run} is a sweep; name one of its points: "
-                        f"{', '.join(entry.view.run for entry in shown.entries)}.")
+    shown = policies.single(sweep_view.find(root, *name))
     chosen = counterfactual.choose_stage(shown, stage)
     request = counterfactual.prepare(shown, chosen, step, overrides)
     print(f"stage {chosen.name}: trainer step {request['step']} is computed again, in a process that loads the model "
