@@ -61,18 +61,43 @@ def test_the_good_one_has_no_problem(checked):
     assert (code, "no problem found" in words) == (0, True)
 
 
-@pytest.mark.parametrize(("override", "words"), [
+READ = [  # what is told of a value that cannot be read
     ("seed=1e23", "seed: needed a number below 2^63, found one of 24 digits"),
-    ("seed=-9223372036854775809", "below 2^63"), ("seed=.5", "needed a whole number"), ("seed=nan", "seed=nan"),
-    ("seed=inf", "seed=inf"), ("explorer.rollout_model.seed=100000000000000000000000", "below 2^63"),
-    ("buffer.batch_size=100000000000000000000000", "below 2^63"), ("buffer.total_steps=1e300", "one of 301 digits"),
-    ("buffer.batch_size=-8", "needed at least 1"), ("algorithm.optimizer.lr=inf", "needed a finite number"),
-    ("algorithm.optimizer.betas=[inf,0.9]", "betas.0=inf"),
+    ("seed=-9223372036854775809", "seed: needed a number below 2^63"), ("seed=.5", "needed a whole number"),
+    ("seed=nan", "seed=nan"), ("seed=inf", "seed=inf"),
+    ("explorer.rollout_model.seed=100000000000000000000000", "rollout_model.seed: needed a number below"),
+    ("buffer.batch_size=100000000000000000000000", "batch_size: needed a number below"),
+    ("buffer.total_steps=1e300", "one of 301 digits"), ("buffer.batch_size=-8", "needed at least 1"),
+    ("algorithm.optimizer.lr=inf", "needed a finite number"), ("algorithm.optimizer.betas=[inf,0.9]", "betas.0=inf"),
     ("buffer.explorer_input.taskset.reward_fn_args={timeout_seconds:inf}", "reward_fn_args.timeout_seconds=inf"),
     ("buffer.explorer_input.taskset.reward_fn_args={a:[1,{b:nan}]}", "reward_fn_args.a.1.b=nan: needed a finite"),
     ("explorer.rollout_model.extra_engine_args={x:-inf}", "extra_engine_args.x=-inf: needed a finite number"),
     ("algorithm.policy_loss_fn_args={clip_range_low:nan}", "clip_range_low=nan: needed a finite"),
     ("modle.model_path=x", "Did you mean 'model.model_path'?"),
+    ("monitor.monitor_args={uri:3}", "monitor_args.uri=3: needed an address"),
+    ("monitor.monitor_args={uri:'gopher://x'}", "'gopher:' is unknown"),
+    ("explorer.rollout_model.external.base_url='http://h:99999/v1'", "base_url: needed http://"),
+]
+
+
+def rounds(cases: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """Cases in groups of which each key is once on a command line."""
+    made: list[dict[str, tuple[str, str]]] = []
+    for case in cases:
+        key = case[0].partition("=")[0]
+        if all(key in one for one in made):
+            made.append({})
+        next(one for one in made if key not in one)[key] = case
+    return [[*one.values()] for one in made]
+
+
+@pytest.mark.parametrize("cases", rounds(READ))
+def test_settings_that_cannot_be_read_are_told_together(checked, cases):
+    code, found = checked(*(override for override, _ in cases))
+    assert (code, [words for _, words in cases if words not in found]) == (2, [])
+
+
+@pytest.mark.parametrize(("override", "words"), [
     ("model.chat_template_path=data", "model.chat_template_path: data is a directory; needed a file"),
     ("data_processor.task_pipeline.config_path=data", "config_path: data is a directory; needed a file"),
     ("model.model_path=data", "model.model_path=data: the directory has no file config.json"),
@@ -82,9 +107,6 @@ def test_the_good_one_has_no_problem(checked):
     ("explorer.bench_steps=[-1]", "bench_steps=[-1]: needed numbers of trainer steps"),
     ("model.init.num_hidden_layers=100000000", "at most 1024"),
     ("data_processor.task_pipeline.num_process=100000", "num_process=100000: each is a process"),
-    ("monitor.monitor_args={uri:3}", "monitor_args.uri=3: needed an address"),
-    ("monitor.monitor_args={uri:'gopher://x'}", "'gopher:' is unknown"),
-    ("explorer.rollout_model.external.base_url='http://h:99999/v1'", "base_url: needed http://"),
     (f"model.model_path={'x' * 256}", "model.model_path"),
     (f"model.chat_template_path={'x/' * 2100}", "template_path="),
     (f"buffer.explorer_input.taskset.path=[data/a.jsonl,{'x' * 300}]", "taskset.path.1"),
