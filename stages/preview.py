@@ -132,7 +132,7 @@ class Preview:
         except OuroError as error:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
-        wrong, read = unusable_rows(source, drawn), as_read(source, drawn.rows)
+        wrong, read = unusable_rows(source, drawn), as_read(source, drawn)
         written, reasons = Written(), [(at, why) for at, one in enumerate(read) if (why := unfit(one)) is not None]
         if self.tokenizer is not None and not wrong:
             written = measured(self.tokenizer, [self._shortened(one) for one in read], source, self._settings())

@@ -15,7 +15,7 @@ from ouroboros.operators.features import featured
 from ouroboros.operators.formats import MEDIA, look_up, read_records
 from ouroboros.operators.juicer import required
 from ouroboros.operators.turns import Unusable
-from ouroboros.pipeline.check.reading import Row, Sample
+from ouroboros.pipeline.check.reading import Sample
 from ouroboros.pipeline.check.sources import FEATURE, POOL
 from ouroboros.pipeline.settings.data import format_of
 from ouroboros.pipeline.store.errors import DataError, OuroError
@@ -71,18 +71,22 @@ def judged(source: dict[str, Any], drawn: Sample, lost: list[tuple[int, str]], u
     return ([], [line]) if source["alone"] and len(lost) > most else ([line], [])
 
 
-def as_read(source: dict[str, Any], rows: list[Row]) -> list[RawTask]:
+def as_read(source: dict[str, Any], drawn: Sample) -> list[RawTask]:
     """The rows as the stage `tasks` reads them, in their order; none of Harbor tasks (see stages/sampled_rows.py), or
-    where all lack a column."""
+    where all of a file lack a column."""
+    rows, made = drawn.rows, dict[int, RawTask]()
     if source["form"] is None or any(UNSUPPORTED in row for row in rows):
         return []
     try:
         columns = format_of(source["purpose"]).partial(json.loads(source["form"]))
-        read = list(read_records(rows, columns, source["purpose"], source["path"], 0))
+        for file in {file for file, _ in drawn.places}:
+            at = [number for number, (other, _) in enumerate(drawn.places) if other == file]
+            made |= zip(at, read_records([rows[one] for one in at], columns, source["purpose"], str(file), 0),
+                        strict=True)
     except DataError:  # a column that all sampled rows lack: see `problems`
         return []
     keys = [column for name, column in source["columns"].items() if name.startswith(FEATURE)]
-    return [featured(one, {key: look_up(row, key) for key in keys}) for one, row in zip(read, rows, strict=True)]
+    return [featured(made[at], {key: look_up(row, key) for key in keys}) for at, row in enumerate(rows)]
 
 
 def unfit(row: RawTask) -> str | None:

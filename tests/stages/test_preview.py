@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ouroboros.pipeline.check.reading import Part, Sample
+from ouroboros.pipeline.check.reading import Part, Sample, sample
 from ouroboros.pipeline.check.sources import FEATURE, RATE
 from ouroboros.pipeline.settings.data import BufferFormat, format_of
 from ouroboros.pipeline.settings.model import Model
@@ -22,6 +22,7 @@ from tests import zoo
 from tests.configs import composed
 from tests.factories import jsonl
 from tests.golden.messages import refuses, wording
+from tests.pictures import png
 
 COLUMNS = {"prompt_key": "question", "response_key": "answer", "solution_key": "solution"}
 
@@ -415,6 +416,16 @@ def test_responses_of_text_that_do_not_go_on_from_the_prompt_are_told_with_what_
         [True] * is_lost)
 
 
+def test_images_are_named_from_the_directory_of_each_file(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / f"{name}.png").write_bytes(png())
+        jsonl(tmp_path / name / "rows.jsonl", [{"question": "q", "answer": name, "image": f"{name}.png"}])
+    source = {"columns": {}} | form([], "inputs.0", COLUMNS | {"image_key": "image"})
+    read = as_read(source, sample(tmp_path, "train", 10, ()))
+    assert sorted((row.answer, row.problem) for row in read) == [("a", None), ("b", None)]
+
+
 def test_a_response_is_measured_as_the_template_writes_it(previewed):
     """'1' and the end are 2, and what the template adds 20."""
     model = plain(composed().model) | {"custom_chat_template": ANSWERS.replace("A{{", "A{{ 20 * 'x' +")}
@@ -432,7 +443,7 @@ def test_a_sample_or_a_file_of_several_decides_with_a_margin(lost, alone, level)
     source = {"key": "inputs.0", "path": "a.jsonl", "format_key": "format", "columns": {}} | form(
         rows, "inputs.0", COLUMNS)
     drawn = Sample(rows, [Part(Path("a.parquet"), 1000, [])], [(Path("a.parquet"), 2 * i + 1) for i in range(200)])
-    reasons = [(at, one.problem) for at, one in enumerate(as_read(source, rows)) if one.problem is not None]
+    reasons = [(at, one.problem) for at, one in enumerate(as_read(source, drawn)) if one.problem is not None]
     found = judged(source | {"alone": alone}, drawn, reasons)
     assert [name for name, lines in zip(("warnings", "problems"), found, strict=True) if lines] == [level]
     wording((found[0] or found[1])[0], "rows 1, 3", "5, 7, 9", f"{lost - 5} more")
