@@ -18,6 +18,8 @@ MOST_BYTES = 4 * MOST_PIXELS  # of a file: more than any image has that is not c
 ENDING = r"\.(?:png|jpe?g|webp|gif|bmp|tiff?)"
 ends = re.compile(rf'({ENDING})\\*"'.encode(), re.IGNORECASE).finditer  # of a JSON text, also within one
 
+is_name = re.compile(rf".+{ENDING}", re.IGNORECASE).fullmatch
+
 
 def directory_of(data: str) -> Path:
     """The directory from which the records of a data file, or of a dataset of `save_to_disk`, name images."""

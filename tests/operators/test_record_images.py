@@ -6,12 +6,15 @@ import json
 import os
 from pathlib import Path
 
+import datasets
 import pytest
 
 from ouroboros.operators.digits import HELD, digits
 from ouroboros.operators.formats import read_records
+from ouroboros.pipeline.check.reading import sample
 from ouroboros.pipeline.settings.data import BufferFormat, TaskFormat
 from ouroboros.pipeline.store import named_images
+from ouroboros.pipeline.store.data_files import open_files
 from tests.pictures import png
 
 A, B = png(), png(9)
@@ -125,6 +128,29 @@ def test_other_files_are_not(data, source):
 def test_a_file_larger_than_any_image_is_not_read(data, monkeypatch):
     monkeypatch.setattr(named_images, "MOST_BYTES", len(A) - 1)
     assert f"{len(A)} bytes" in named(data, image="images/a b.png").problem
+
+
+def test_a_conversation_of_llava_has_the_image_of_its_column(data):
+    record = {"image": "images/a b.png", "conversations": [
+        {"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "a cat"}]}
+    form = BufferFormat(prompt_type="messages", prompt_key="conversations", image_key="image")
+    (made,) = read_records([record], form, "demonstration", str(data / "train.jsonl"), 0)
+    assert (made.solution, made.pictures, made.question) == ("a cat", [name(A)], "<image>\nWhat?")
+
+
+@pytest.mark.parametrize("column", ["images/a b.png", ["images/a b.png"] * 2])
+def test_a_dataset_of_save_to_disk_has_images_as_their_files(data, column):
+    """Its files have the bytes; the decoded ones would be another file."""
+    feature = datasets.Image()
+    made = datasets.Dataset.from_dict({"question": ["q"], "answer": ["1"], "image": [
+        [str(data / one) for one in column] if isinstance(column, list) else str(data / column)]})
+    made = made.cast_column("image", [feature] if isinstance(column, list) else feature)
+    made.save_to_disk(str(data / "saved"))
+    ((file, records),) = open_files(str(data / "saved"), None, "train", "path")
+    (row,) = read_records(records, TaskFormat(image_key="image"), "task", file, 0)
+    assert row.pictures == [name(A)] * (2 if isinstance(column, list) else 1)
+    (drawn,) = sample(data / "saved", "train", 1, ["image"]).rows
+    assert (drawn["image"][0] if isinstance(column, list) else drawn["image"])["bytes"] == A
 
 
 def test_a_row_without_images_is_as_before():

@@ -1,5 +1,6 @@
 """What a sample of the data says before anything runs."""
 
+import base64
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from ouroboros.pipeline.settings.data import BufferFormat, format_of
 from ouroboros.pipeline.settings.model import Model
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store.errors import ConfigError
-from ouroboros.stages import preview
+from ouroboros.stages import preview, sampled_rows
 from ouroboros.stages.model import character_tokenizer
 from ouroboros.stages.preview import Preview
 from ouroboros.stages.sampled_rows import value_at
@@ -424,6 +425,16 @@ def test_images_are_named_from_the_directory_of_each_file(tmp_path):
     source = {"columns": {}} | form([], "inputs.0", COLUMNS | {"image_key": "image"})
     read = as_read(source, sample(tmp_path, "train", 10, ()))
     assert sorted((row.answer, row.problem) for row in read) == [("a", None), ("b", None)]
+
+
+def test_a_model_of_text_is_refused_for_images_and_equal_questions_with_other_images_are_other_rows(previewed):
+    uri = "data:image/png;base64," + base64.b64encode(png()).decode()
+    (problem,) = previewed([{"question": "a", "answer": "9", "image": uri}], image_key="image")["problems"]
+    wording(problem, "model.init.image_size")
+    rows = [{"question": "a", "answer": "b", "image": f"{i}.png"} for i in range(40)]
+    source = {"key": "k", "path": "p", "columns": COLUMNS, "optional": ["solution_key"]} | form(
+        [], "k", COLUMNS | {"image_key": "image"})
+    assert [*sampled_rows._identical_rows(source, rows)] == []
 
 
 def test_a_response_is_measured_as_the_template_writes_it(previewed):
