@@ -74,6 +74,7 @@ def test_a_demonstration_keeps_its_images():
 @pytest.mark.parametrize(("question", "images", "words"), [
     ("<image> or <image>", A, "1 images, and 2 places"), ("<image>", [A, B], "2 images, and 1 places"),
     ("q", "http://localhost/a.png", "localhost"), ("q", "data:image/png;base64,?", "base64"), ("q", b"x", "1 bytes"),
+    ("q", "data:video/mp4;base64,AAAA", "data:video"), ("q", "hf://a/b.png", "hf://"), ("q", "//host/a.png", "//host"),
     ("q", "none.png", "none.png"), ("q", "file:///a.png", "file:"), ("q", {"bytes": None, "path": "/a.png"}, "/a.png"),
     ("q", [A, None], "without a source")])
 def test_images_that_cannot_be_used_make_a_record_unusable(question, images, words):
