@@ -8,12 +8,14 @@ last turn (`question`, which curation reads) and the turns before it (`context`)
 import json
 import math
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from ouroboros.operators.pictures import placed, stored, taken
 from ouroboros.operators.turns import ASKS, Turn, Unusable, as_tools, as_turns, is_empty, is_plain, said, without_nulls
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
 from ouroboros.pipeline.store.errors import DataError, nearest
+from ouroboros.pipeline.store.named_images import directory_of
 from ouroboros.pipeline.store.pictures import Kept
 from ouroboros.pipeline.store.records import RawTask
 
@@ -60,7 +62,7 @@ def read_records(records: Iterable[dict], columns, purpose: str, file: str, firs
     talks = {columns.messages_key or columns.prompt_key, columns.tools_key, columns.chosen_key, columns.rejected_key}
     seen: set[str] = set()
     known: dict[str, None] = {}
-    kept = kept or Kept(None)
+    kept, directory = kept or Kept(None), directory_of(file)
     for record in records:
         if not file.endswith(".jsonl"):
             record = {key: without_nulls(value) if key in talks and isinstance(value, list) else value
@@ -72,7 +74,7 @@ def read_records(records: Iterable[dict], columns, purpose: str, file: str, firs
         seen |= set(wanted) - set(missing)
         if missing:
             known |= dict.fromkeys(column_names(record))
-        yield _raw_task(first, record, columns, purpose, missing, kept)
+        yield _raw_task(first, record, columns, purpose, missing, kept, directory)
         first += 1
     for key in wanted:
         if key not in seen and known:
@@ -104,14 +106,15 @@ def needed_keys(columns, purpose: str) -> dict[str, str]:
     return needed | {key: name for name in OF_SOME_ROWS if (key := getattr(columns, name, None)) is not None}
 
 
-def _raw_task(row: int, record: dict, columns, purpose: str, missing: list[str], kept: Kept) -> RawTask:
+def _raw_task(row: int, record: dict, columns, purpose: str, missing: list[str], kept: Kept, directory: Path
+              ) -> RawTask:
     try:
         lacking = [key for key in missing if key not in [getattr(columns, name, None) for name in OF_SOME_ROWS]]
         if lacking:
             raise Unusable(f"the record has no {' and no '.join(lacking)}")
         made = READ[purpose](row, record, columns)
         _refuse_media(record, made)
-        made.pictures = [stored(one, kept.keep) for one in made.pictures or ()] or None
+        made.pictures = [stored(one, kept.keep, directory) for one in made.pictures or ()] or None
         _refuse_surrogates(made)
     except Unusable as problem:
         return RawTask(row, None, None, None, problem=str(problem))

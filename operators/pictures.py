@@ -2,9 +2,11 @@
 
 import base64
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ouroboros.operators.turns import MARK, Turn, Unusable, is_empty
+from ouroboros.pipeline.store.named_images import read_image
 from ouroboros.pipeline.store.pictures import Broken
 
 
@@ -48,23 +50,25 @@ def taken(turns: list[Turn]) -> tuple[list[Turn], list[Any]]:
     return bare, sources
 
 
-def stored(source: Any, keep: Callable[[bytes], str]) -> str:
-    """The hash of an image. source: bytes, a data URI, base64, or {bytes, path} as datasets writes images. Nothing is
-    fetched. keep: stores a file. Raises Unusable."""
+def stored(source: Any, keep: Callable[[bytes], str], directory: Path) -> str:
+    """The hash of an image. source: bytes, a data URI, base64, the name of a file below the directory, or {bytes, path}
+    as datasets writes images. Nothing is fetched. keep: stores a file. Raises Unusable."""
     if isinstance(source, dict):
         source = source.get("bytes") or source.get("path")
     try:
-        return keep(source if isinstance(source, bytes) else _data(source))
+        return keep(source if isinstance(source, bytes) else _data(source, directory))
     except Broken as problem:
         raise Unusable(str(problem)) from problem
 
 
-def _data(source: Any) -> bytes:
+def _data(source: Any, directory: Path) -> bytes:
+    if isinstance(source, str) and "." in source and "://" not in source and not source.startswith("data:"):
+        return read_image(source, directory)
     head, _, text = source.rpartition(",") if isinstance(source, str) else ("", "", "?")
     try:
         if head and not (head.startswith("data:image/") and head.endswith(";base64")):
             raise ValueError
         return base64.b64decode(text, validate=True)
     except ValueError:
-        raise Unusable(f"an image from {str(source)[:60]!r}; needed its bytes, base64 or data:image/png;base64,…: "
-                       "files and addresses are not read") from None
+        raise Unusable(f"an image from {str(source)[:60]!r}; needed its bytes, base64, data:image/png;base64,… or the "
+                       "name of a file next to the data: addresses are not read") from None

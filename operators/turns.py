@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 ROLES = ("system", "user", "assistant", "tool")
+SPEAKERS = {"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}  # of ShareGPT
 ASKS = ("user", "tool")  # roles that an assistant's turn answers
 NOTHING = ("", "null", "[]", "{}")  # texts of a field that says nothing
 PLAIN = {"role", "content"}
@@ -93,6 +94,8 @@ def _refuse_constant(name: str):
 
 
 def _turn(number: int, turn: Any) -> Turn:
+    if isinstance(turn, dict) and "role" not in turn and {"from", "value"} <= set(turn):
+        turn = _of_speaker(turn)
     if not isinstance(turn, dict) or "role" not in turn:
         found = f"has {', '.join(map(str, turn))}" if isinstance(turn, dict) else f"is {_json(turn)}"
         raise Unusable(f"turn {number} {found}; needed role and content")
@@ -115,6 +118,16 @@ def _turn(number: int, turn: Any) -> Turn:
     if not isinstance(content, str) and role != "user":
         raise Unusable(f"turn {number}: an image in a turn of {role}; needed one of user")
     return {"role": role, "content": content, **more}
+
+
+def _of_speaker(turn: Turn) -> Turn:
+    """A turn of ShareGPT's form: what function_call says is one call, or a list of them, as JSON."""
+    speaker, value = turn["from"], turn["value"]
+    role = SPEAKERS.get(speaker, speaker)
+    if speaker != "function_call":
+        return {"role": role, "content": value}
+    calls = _parsed(value, f"a function_call that is no JSON: {value[:60]!r}") if isinstance(value, str) else value
+    return {"role": role, "content": None, "tool_calls": [calls] if isinstance(calls, dict) else calls}
 
 
 def _content(number: int, content: Any) -> str | list[dict]:

@@ -26,7 +26,7 @@ from ouroboros.pipeline.store import files, kept, yaml_aliases
 from ouroboros.pipeline.store.architecture import has_code
 from ouroboros.pipeline.store.definitions import sources
 from ouroboros.pipeline.store.digests import resolve
-from ouroboros.pipeline.store.errors import DataError, OuroError
+from ouroboros.pipeline.store.errors import DataError, ModelError, OuroError
 from ouroboros.pipeline.store.light_imports import import_transformers_light
 from ouroboros.pipeline.store.model_shape import read_config
 from ouroboros.pipeline.store.packable import unknown_type
@@ -40,7 +40,7 @@ from ouroboros.stages.sampled_rows import range_of as spread
 from ouroboros.stages.sampled_rows import unusable as unusable_rows
 from ouroboros.stages.sampled_rows import usual as usual_length
 from ouroboros.stages.sampled_rows import warnings as row_warnings
-from ouroboros.stages.unusable_rows import Written, as_read, judged, measured, tokenizer_of_init, unfit, wanted
+from ouroboros.stages.unusable_rows import Written, judged, looked_at, tokenizer_of_init, unfit, wanted
 
 LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
 MARKER = re.compile(r"<\|[^|<>\s{}]+\|>|<(?:start|end)_of_turn>")  # markers of turns in chat templates
@@ -132,10 +132,14 @@ class Preview:
         except OuroError as error:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
-        wrong, read = unusable_rows(source, drawn), as_read(source, drawn.rows)
-        written, reasons = Written(), [(at, why) for at, one in enumerate(read) if (why := unfit(one)) is not None]
-        if self.tokenizer is not None and not wrong:
-            written = measured(self.tokenizer, [self._shortened(one) for one in read], source, self._settings())
+        wrong = unusable_rows(source, drawn)
+        try:
+            read, written = looked_at(source, drawn, None if wrong else self.tokenizer, self._settings(),
+                                      self._shortened)
+        except ModelError as error:  # its images are not for this model
+            self.found["problems"].append(f"{source['key']}: {error}")
+            return
+        reasons = [(at, why) for at, one in enumerate(read) if (why := unfit(one)) is not None]
         few, many = ([], []) if wrong else map(
             add, judged(source, drawn, reasons + written.reasons, written.unwritten), unjudgeable(source, drawn, read))
         wrong += many

@@ -119,7 +119,7 @@ def page(context: Context, specs: list[dict]) -> dict:
         "tables": _evaluation(found),
         "training": [t for t in training if t["charts"]],
         "data": [_data(context.run, s, specs) for s in specs if s["kind"] == CURATE],
-        "rollouts": sampled.sample(session, context.run),
+        "rollouts": sampled.sample(session, context.run, [s["directory"] for s in specs]),
         "agreement": findings.agreement(session),
         "origins": findings.origins(session),
         "answers": findings.answers(session),

@@ -119,7 +119,8 @@ def _identical_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 def _identical_rows(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     columns = [column for setting, column in source["columns"].items() if setting not in source["optional"]]
-    shown = [tuple(text_of(value_at(row, column)) for column in columns) for row in rows]
+    images = json.loads(source["form"] or "{}").get("image_key")
+    shown = [tuple(text_of(value_at(row, column)) for column in [*columns, *filter(None, [images])]) for row in rows]
     found, whole = set(shown), [values for values in shown if "null" not in values]
     if len(found) > 1 and (again := len(whole) - len(set(whole))) > REPEATED * len(rows):
         yield (f"{source['key']}: {again} of {len(rows)} sampled rows of {source['path']} have the "

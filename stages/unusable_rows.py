@@ -6,7 +6,7 @@ source: in the format of pipeline/check/samples.py.
 
 import json
 import tempfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from ouroboros.operators.features import featured
 from ouroboros.operators.formats import MEDIA, look_up, read_records
 from ouroboros.operators.juicer import required
 from ouroboros.operators.turns import Unusable
-from ouroboros.pipeline.check.reading import Row, Sample
+from ouroboros.pipeline.check.reading import Sample
 from ouroboros.pipeline.check.sources import FEATURE, POOL
+from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import format_of
-from ouroboros.pipeline.store.errors import DataError, OuroError
+from ouroboros.pipeline.store.errors import DataError, ModelError, OuroError
 from ouroboros.pipeline.store.harbor import UNSUPPORTED
 from ouroboros.pipeline.store.parent import limited_memory
+from ouroboros.pipeline.store.pictures import Kept, named
 from ouroboros.pipeline.store.records import RawTask
 
 OTHER_TEMPLATE = "Set model.chat_template_path to a template that writes it, or take a model whose template does"
@@ -71,18 +73,49 @@ def judged(source: dict[str, Any], drawn: Sample, lost: list[tuple[int, str]], u
     return ([], [line]) if source["alone"] and len(lost) > most else ([line], [])
 
 
-def as_read(source: dict[str, Any], rows: list[Row]) -> list[RawTask]:
+def looked_at(source: dict[str, Any], drawn: Sample, tokenizer, settings: Config,
+              shortened: Callable[[RawTask], RawTask]) -> tuple[list[RawTask], Written]:
+    """The rows as of `as_read`, and what is `measured` of them once they are shortened; without a tokenizer nothing.
+    Raises ModelError for images that the model does not see."""
+    with tempfile.TemporaryDirectory() as place:
+        images = Kept(Path(place) / "images")
+        read = as_read(source, drawn, images)
+        if tokenizer is None:
+            return read, Written()
+        images.write(Path(place))
+        sight = _sight(settings.model) if any(row.pictures for row in read) else None
+
+        def expanded(prompt: list[int], row: RawTask) -> list[int]:
+            return sight.expanded(prompt, named(row.pictures, Path(place))) if sight and row.pictures else prompt
+
+        return read, measured(tokenizer, list(map(shortened, read)), source, settings, expanded)
+
+
+def _sight(model):
+    """What expands prompts with images; None where the run makes the model."""
+    from ouroboros.workflows.protocol.sight import sight_of
+
+    if model.init.enable and not model.init.image_size:
+        raise ModelError("tasks have images, and model.init makes a model of text alone; set model.init.image_size.")
+    return None if model.init.enable else sight_of(model.model_path)
+
+
+def as_read(source: dict[str, Any], drawn: Sample, kept: Kept | None = None) -> list[RawTask]:
     """The rows as the stage `tasks` reads them, in their order; none of Harbor tasks (see stages/sampled_rows.py), or
-    where all lack a column."""
+    where all of a file lack a column. kept: where their images are stored."""
+    rows, made = drawn.rows, dict[int, RawTask]()
     if source["form"] is None or any(UNSUPPORTED in row for row in rows):
         return []
     try:
         columns = format_of(source["purpose"]).partial(json.loads(source["form"]))
-        read = list(read_records(rows, columns, source["purpose"], source["path"], 0))
+        for file in {file for file, _ in drawn.places}:
+            at = [number for number, (other, _) in enumerate(drawn.places) if other == file]
+            made |= zip(at, read_records([rows[one] for one in at], columns, source["purpose"], str(file), 0,
+                                         kept), strict=True)
     except DataError:  # a column that all sampled rows lack: see `problems`
         return []
     keys = [column for name, column in source["columns"].items() if name.startswith(FEATURE)]
-    return [featured(one, {key: look_up(row, key) for key in keys}) for one, row in zip(read, rows, strict=True)]
+    return [featured(made[at], {key: look_up(row, key) for key in keys}) for at, row in enumerate(rows)]
 
 
 def unfit(row: RawTask) -> str | None:
@@ -91,10 +124,11 @@ def unfit(row: RawTask) -> str | None:
     return dropped[0].reason if dropped else row.problem
 
 
-def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -> Written:
+def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings,
+             expanded: Callable[[list[int], RawTask], list[int]] = lambda tokens, row: tokens) -> Written:
     """What the chat template writes of the demonstrations, the pairs and the prompts that are more than texts, as the
     stage that trains on them does. Tasks of texts are not looked at: the stage that samples them ends at one that the
-    template refuses. settings: sections model and buffer."""
+    template refuses. settings: sections model and buffer. expanded: a row's prompt with the tokens of its images."""
     from ouroboros.workflows.protocol.prompts import prompt_tokens, task_texts
     from ouroboros.workflows.template_rows import TemplateRows, Unwritten
 
@@ -106,19 +140,20 @@ def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings) -
             continue
         try:
             if row.chosen is None and row.solution is None:
-                made.prompts.append(len(prompt_tokens(tokenizer, [writes.prompt(row) + begun])[0]))
+                made.prompts.append(len(expanded(prompt_tokens(tokenizer, [writes.prompt(row) + begun])[0], row)))
                 continue
             if not is_rich and source["whole"]:
                 task_texts(tokenizer, [row], settings)
                 continue
             layouts = (writes.of_pair(row) if row.chosen is not None else
                        writes.of_demonstration(row, source["every_turn"]))
+            lengths = [len(expanded(prompt, row)) for prompt, _, _ in layouts] if is_rich else []
         except (Unusable, DataError) as reason:
             made.reasons.append((place, str(reason)))
             made.refused |= set() if is_rich else {place}
             made.unwritten |= {place} if isinstance(reason, Unwritten) else set()
             continue
-        made.prompts += [len(prompt) for prompt, _, _ in layouts] if is_rich else []
+        made.prompts += lengths
         made.responses += [len(response) for _, response, _ in layouts]
     return made
 

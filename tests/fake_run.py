@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.pictures import Kept
 from tests.factories import row
 
 PROMPTS = ["make 24 from 8 3 1", "make 10 from 1 9 4", "make <b>7</b> from 3 3 1", "make 5 from 2 3 9"]
@@ -60,6 +61,14 @@ class FakeRun:
             row(records.Rejected, row=4, operator="text_length_filter", reason="0 characters, needed 5"),
             row(records.Rejected, row=5, operator="document_deduplicator", reason="same as row 0")])
         self.stage("model", "model", seconds=0.8)
+
+    def images(self, *images: bytes) -> None:
+        """Gives the prompt of the first task images."""
+        curate, kept = Path(self.stages[1]["directory"]), Kept(self.root / ".pictures.tmp")
+        tasks = [records.Task(**one) for one in tables.read(curate / "tasks.parquet", records.Task).to_pylist()]
+        tasks[0].pictures = [kept.keep(one) for one in images]
+        kept.write(curate)
+        tables.write(curate / "tasks.parquet", records.Task, tasks)
 
     def sft(self) -> None:
         directory = self.stage("sft", "train", "curate", "model", seconds=31.0)

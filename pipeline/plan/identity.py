@@ -26,6 +26,7 @@ from ouroboros.pipeline.settings.unused import without_unused
 from ouroboros.pipeline.store import files, locked
 from ouroboros.pipeline.store.digests import HubPath, StageModel, digest_code, digest_input, digest_meaning, digests
 from ouroboros.pipeline.store.images import keys
+from ouroboros.pipeline.store.named_images import digest_named
 from ouroboros.pipeline.store.project_imports import bare
 from ouroboros.pipeline.store.records import FORMAT
 
@@ -150,6 +151,10 @@ def _content(kind: Kind, settings: Config, in_identity: list[str], upstream: dic
     external = {"environments": keys(paths_of_sets(settings.buffer), settings.environment.images, root)
                 } if kind.builds else {  # their content is hashed, not their location
         key: [_external(key, name, value, root) for name, value in values_of(settings, key)] for key in kind.external}
+    if kind == TASKS:
+        inputs = [one for one in settings.data_processor.task_pipeline.inputs if not isinstance(one, HubPath)]
+        named = digest_named([*paths_of_sets(settings.buffer), *inputs], root)
+        external |= {"named_images": named} if named else {}
     found = list(leaves(used))
     external |= {name: digest_code(name) for _, name in users_code(found)}
     environments, served = environments_of(found)

@@ -6,10 +6,13 @@ sample of the same rows is the same. Token columns are never read, and texts onl
 
 import shlex
 from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from ouroboros.pipeline.results.findings import records
+from ouroboros.pipeline.results.thumbnails import thumbnails
 from ouroboros.pipeline.store import tables
 
 MOST = 200  # rows
@@ -17,7 +20,9 @@ THIRDS = ("first", "middle", "last")
 # columns that identify a row
 KEYS = {"experience": ("experience_id",),
         "samples": ("stage", "model", "step", "taskset", "task_id", "decoding", "run_index")}
-COLUMNS = {"experience": "reward_components, weights_version, turn", "samples": "model, decoding, taskset"}
+COLUMNS = {"experience": "reward_components, weights_version, turn, pictures", "samples": "model, decoding, taskset"}
+EDGE = 160  # pixels of an image's longer side
+IMAGES = 8  # of a row that are shown
 # Where a reward function has no accuracy, the range of the stage's rewards is cut in three.
 OUTCOME = """CASE WHEN status IN ('no_feedback', 'not_played') THEN 'not rewarded' WHEN reward IS NULL THEN 'failed'
     WHEN accuracy >= 1 THEN 'right' WHEN accuracy <= 0 THEN 'wrong' WHEN accuracy IS NOT NULL THEN 'partly right'
@@ -26,14 +31,16 @@ OUTCOME = """CASE WHEN status IN ('no_feedback', 'not_played') THEN 'not rewarde
 OUTCOMES = ("failed", "wrong", "partly right", "right", "low reward", "middle reward", "high reward", "not rewarded")
 
 
-def sample(session, run: str) -> dict[str, Any] | None:
+def sample(session, run: str, stages: Sequence[Path]) -> dict[str, Any] | None:
     """Returns at most MOST rows of `experience`, of a run without them of `samples`; None where there is none.
 
-    `rows` are in order of stage and step; `strata` has the number of `shown` and `all` rows by stage and outcome.
+    stages: directories of those that have the images of prompts. `rows`, in order of stage and step, have the first
+    `images` (as in thumbnails.py) of `image_count`; `strata` has the number of `shown` and `all` rows by stage and
+    outcome.
     """
     for table in KEYS:
         if chosen := _chosen(session, table):
-            rows = _rows(session, table, chosen, run)
+            rows = _rows(session, table, chosen, run, stages)
             return {"rows": rows, "table": table, "most": MOST, "strata": _strata(chosen), "outcomes": [
                 one for one in OUTCOMES if any(row["outcome"] == one for row in rows)]}
     return None
@@ -63,18 +70,26 @@ def _chosen(session, table: str) -> list[dict[str, Any]]:
         ORDER BY place, md5_number_lower(one.key), one.key LIMIT {MOST}""")
 
 
-def _rows(session, table: str, chosen: list[dict[str, Any]], run: str) -> list[dict[str, Any]]:
+def _rows(session, table: str, chosen: list[dict[str, Any]], run: str, stages: Sequence[Path]
+          ) -> list[dict[str, Any]]:
     """Reads what the page shows of the chosen rows."""
     known = {one["key"]: one for one in chosen}
     steps = ", ".join(str(step) for step in sorted({one["step"] for one in chosen}))  # literals: it skips other files
     keys = ", ".join(dict.fromkeys((*KEYS[table], "stage", "step")))
     found = records(session, f"""
         SELECT {_key(table)} AS key, {keys}, {COLUMNS[table]}, prompt, response, reward, accuracy, status, reason,
-               (SELECT any_value(answer) FROM tasks WHERE tasks.task_id = {table}.task_id) AS answer
+               (SELECT any_value(answer) FROM tasks WHERE tasks.task_id = {table}.task_id) AS answer,
+               (SELECT any_value(tasks.pictures) FROM tasks WHERE tasks.task_id = {table}.task_id) AS of_task
         FROM {table} WHERE step IN ({steps}) AND {_key(table)} IN (SELECT unnest($1::VARCHAR[]))
         ORDER BY stage, step, key""", (list(known),))
     return [{**row, "outcome": known[row["key"]]["outcome"], "third": THIRDS[known[row["key"]]["third"]],
-             "name": row["stage"].rpartition("-")[0], **_links(table, row, run)} for row in found]
+             "name": row["stage"].rpartition("-")[0], **_links(table, row, run), **_images(row, stages)}
+            for row in found]
+
+
+def _images(row: dict[str, Any], stages: Sequence[Path]) -> dict[str, Any]:
+    hashes = row.get("pictures") or row["of_task"] or []
+    return {"images": thumbnails(hashes[:IMAGES], stages, EDGE), "image_count": len(hashes)}
 
 
 def _links(table: str, row: dict[str, Any], run: str) -> dict[str, str]:

@@ -29,9 +29,9 @@ class Format(Section):
     prompt_key: str = setting("question", "key of the prompt")
     messages_key: str | None = setting(None, "key of the conversation with prompt_type=messages, a list or its JSON "
                                              "text; null: prompt_key")
-    image_key: str | None = setting(None, "key of the prompt's images, one or a list: bytes, a data URI, or {bytes}; "
-                                          "they stand for <image> in its texts, or come before the last one; null: "
-                                          "those in messages alone")
+    image_key: str | None = setting(None, "key of the prompt's images, one or a list: bytes, a data URI, {bytes, "
+                                          "path}, or a file below the data's directory; they stand for <image> in "
+                                          "its texts, or come before the last one; null: those in messages alone")
     tools_key: str | None = setting("tools", "key of the tools that the chat template is given, a list in OpenAI's "
                                              "form or its JSON text; may be absent; null: none")
     system_prompt_key: str | None = setting(None, "key of the row's system message with prompt_type=plaintext; null or "

@@ -43,7 +43,8 @@ def open_files(paths: str | list[str], subset: str | None, split: str, key: str)
             path = _subset(path, subset, key)
         if is_saved_dataset(path):
             dataset = saved_dataset(path, split, _set_split(key))
-            yield str(path), as_meant(dataset, dataset.features.arrow_schema)
+            rows = (row for part in dataset.iter(BATCH) for row in part.to_pylist())
+            yield str(path), as_meant(rows, dataset.features.arrow_schema)
         elif path.is_dir():
             for file in files_of_split(path, split, _set_split(key)):
                 yield str(file), _read_file(file)
@@ -214,7 +215,8 @@ def refuse_same_names(path: Path, names: list[str]) -> None:
 
 
 def saved_dataset(path: Path, split: str, advice: str = "Set split.") -> "Dataset":
-    """Returns the rows of a dataset written by `save_to_disk`, or of one split of it, by their position.
+    """Returns the rows of a dataset written by `save_to_disk`, or of one split of it, as Arrow tables, in which images
+    are not decoded.
 
     advice: end of the message when the split does not exist. Raises DataError.
     """
@@ -225,6 +227,7 @@ def saved_dataset(path: Path, split: str, advice: str = "Set split.") -> "Datase
     except Exception as error:  # its files of JSON are taken for granted: any type error
         raise DataError(f"{path} is not a readable dataset of save_to_disk ({type(error).__name__}: {error}). "
                         "Save it again.") from error
+    dataset = dataset.with_format("arrow")
     if not isinstance(dataset, DatasetDict):
         return dataset
     if split not in dataset:

@@ -5,8 +5,9 @@ import contextlib
 import importlib.util
 import io
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.errors import ConfigError, DataError, StageError, nearest
@@ -258,15 +259,20 @@ def digest_tree(path: Path, root: str) -> str:
 
 
 def hashes_of(found: list[Path], root: str) -> list[str]:
-    """Returns `files.hash_file` of each file.
+    """Returns `files.hash_file` of each file, remembered as in `remembered_of`."""
+    return remembered_of(found, root, _hash_file)
 
-    Those of unchanged files (path, inode, size, times) are cached in store/.digests.json.
+
+def remembered_of(found: list[Path], root: str, read: Callable[[Path], Any], what: str = "") -> list[Any]:
+    """Returns `read` of each file, as JSON has it. what: tells it from other answers about the file.
+
+    Those of unchanged files (path, inode, size, times) are kept in store/.digests.json.
     """
     cache_file, cache = Path(root) / "store" / ".digests.json", {}
     with contextlib.suppress(StageError):  # damaged: all are computed again
         cache = files.read_json(cache_file) if cache_file.exists() else {}
-    keys = [f"{file.resolve()}|{files.stamp(file)}" for file in found]
-    fresh = cache | {key: cache.get(key) or _hash_file(file) for key, file in zip(keys, found, strict=True)}
+    keys = [f"{file.resolve()}|{files.stamp(file)}{what}" for file in found]
+    fresh = cache | {key: cache[key] if key in cache else read(file) for key, file in zip(keys, found, strict=True)}
     if fresh != cache:
         files.write_json(cache_file, fresh)
     return [fresh[key] for key in keys]

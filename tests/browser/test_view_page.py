@@ -16,6 +16,7 @@ import pytest
 from ouroboros.pipeline.store import files, records, tables
 from tests.factories import row
 from tests.fake_run import FakeRun
+from tests.pictures import png
 
 pytestmark = pytest.mark.browser
 CHAT = "<|im_start|>user\nHow far?<|im_end|>\n<|im_start|>assistant\n"
@@ -49,6 +50,7 @@ def root(tmp_path_factory):
     for name, cheats in (("toy/first", True), ("toy/second", False)):
         run = FakeRun(place / name.partition("/")[2], name, steps=40).whole()
         run.interim(0.4, 0.5, 0.6)
+        run.images(png(), png(900, 300))
         (run.view() / "config.yaml").write_text(f"name: {name}\nseed: {1 if cheats else 2}\n")
         if cheats:
             plant(run)
@@ -114,6 +116,15 @@ def test_a_planted_rollout_the_step_that_trained_it_and_the_run_without_it_are_f
     page.get_by_role("searchbox").fill("grader")
     page.get_by_role("button", name="show").click()
     page.get_by_text("no such text").wait_for()
+
+
+def test_a_row_shows_the_images_of_its_prompt(page):
+    page.goto(f"{page.url.partition('#')[0]}#/run/toy/first/rollouts?stage=rft&table=experience&row=2:0")
+    image = page.get_by_alt_text("image 2 of the prompt")
+    image.wait_for()
+    assert image.evaluate("one => [one.naturalWidth, one.naturalHeight]") == [400, 133]
+    page.get_by_text("images of the prompt (2)").press("Enter")
+    image.wait_for(state="hidden")
 
 
 def test_a_page_opened_before_any_run_shows_the_first_one(served, opened, root, tmp_path):

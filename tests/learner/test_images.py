@@ -183,6 +183,14 @@ def test_replies_have_the_log_probs_of_the_trainer(model, rows):
     assert probed[rows[3].prompt_length - 1 :] == pytest.approx(replies[3].logprobs, abs=1e-4)
 
 
+def test_a_token_of_an_image_that_a_text_has_is_no_prompt_also_where_no_task_has_images(model, sight, tmp_path):
+    seeing, reading = (SimpleNamespace(name_or_path=str(place)) for place in (model, tmp_path))
+    prompts = [[5, 6], [5, sight.mark, 6]]
+    tokens, reasons = with_images(seeing, prompts, [(), ()], None)
+    assert (tokens, list(reasons)) == (prompts, [1])
+    assert with_images(reading, prompts, [(), ()], None) == (prompts, {})
+
+
 def test_prompts_are_expanded_as_the_processor_does_it(seeing_model, pictures):
     from transformers import AutoProcessor
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from ouroboros.operators.formats import ABSENT, as_turns, column_names, look_up, read_records, text_of
+from ouroboros.operators.formats import ABSENT, Unusable, as_turns, column_names, look_up, read_records, text_of
 from ouroboros.pipeline.settings.data import BufferFormat, TaskFormat
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.records import RawTask
@@ -286,6 +286,21 @@ def test_a_plain_prompt_has_the_tools_of_its_row(tools, messages):
 def test_calls_are_brought_to_one_form(given, kept):
     (turn,) = as_turns([{"role": "assistant", "content": None, **given}])
     assert turn == {"role": "assistant", "content": "", "tool_calls": kept}
+
+
+def test_turns_of_sharegpt_are_read_as_messages():
+    """A call, or a list of calls, is JSON in a turn of function_call."""
+    talk = [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "1+2?"},
+            {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 1}}'},
+            {"from": "observation", "value": "3"}, {"from": "gpt", "value": "It is 3."}]
+    assert as_turns(talk) == [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+2?"},
+        {"role": "assistant", "content": "", "tool_calls": [
+            {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}]},
+        {"role": "tool", "content": "3"}, {"role": "assistant", "content": "It is 3."}]
+    for turn in ({"from": "function_call", "value": "add("}, {"from": "narrator", "value": "x"}):
+        with pytest.raises(Unusable):
+            as_turns([turn])
 
 
 def test_a_turn_of_tool_answers_the_only_call():

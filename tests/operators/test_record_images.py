@@ -3,12 +3,18 @@
 import base64
 import hashlib
 import json
+import os
+from pathlib import Path
 
+import datasets
 import pytest
 
 from ouroboros.operators.digits import HELD, digits
 from ouroboros.operators.formats import read_records
+from ouroboros.pipeline.check.reading import sample
 from ouroboros.pipeline.settings.data import BufferFormat, TaskFormat
+from ouroboros.pipeline.store import named_images
+from ouroboros.pipeline.store.data_files import open_files
 from tests.pictures import png
 
 A, B = png(), png(9)
@@ -68,7 +74,8 @@ def test_a_demonstration_keeps_its_images():
 @pytest.mark.parametrize(("question", "images", "words"), [
     ("<image> or <image>", A, "1 images, and 2 places"), ("<image>", [A, B], "2 images, and 1 places"),
     ("q", "http://localhost/a.png", "localhost"), ("q", "data:image/png;base64,?", "base64"), ("q", b"x", "1 bytes"),
-    ("q", "cat.png", "cat.png"),
+    ("q", "data:video/mp4;base64,AAAA", "data:video"), ("q", "hf://a/b.png", "hf://"), ("q", "//host/a.png", "//host"),
+    ("q", "none.png", "none.png"), ("q", "file:///a.png", "file:"), ("q", {"bytes": None, "path": "/a.png"}, "/a.png"),
     ("q", [A, None], "without a source")])
 def test_images_that_cannot_be_used_make_a_record_unusable(question, images, words):
     made = read({"question": question, "answer": "1", "images": images}, image_key="images")
@@ -84,6 +91,67 @@ def test_images_that_cannot_be_used_make_a_record_unusable(question, images, wor
 def test_turns_whose_images_cannot_be_used(turn, words):
     made = read({"question": [turn, {"role": "user", "content": "q"}], "answer": "1"}, prompt_type="messages")
     assert words in made.problem
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A directory with train.jsonl and images below it; next to it is one that no record reads."""
+    place = tmp_path / "data"
+    (place / "images").mkdir(parents=True)
+    (place / "images/a b.png").write_bytes(A)
+    (tmp_path / "secret.png").write_bytes(B)
+    (place / "linked.png").symlink_to(tmp_path / "secret.png")
+    os.mkfifo(place / "pipe.png")
+    return place
+
+
+def named(place, **record):
+    return next(read_records([{"question": "q", "answer": "1"} | record], TaskFormat(image_key="image"), "task",
+                             str(place / "train.jsonl"), 0))
+
+
+def test_files_below_the_directory_of_the_data_are_read(data, monkeypatch):
+    for source in ("images/a b.png", "./images/a b.png", str(data / "images/a b.png"),
+                   {"bytes": None, "path": "images/a b.png"}):
+        assert named(data, image=source).pictures == [name(A)]
+    assert named(data, image=["linked.png", "images/a b.png"]).pictures == [name(B), name(A)]
+    monkeypatch.chdir(data.parent)
+    assert named(Path("data"), image=str(data / "images/a b.png")).pictures == [name(A)]
+
+
+@pytest.mark.parametrize("source", [
+    "../secret.png", "images/../../secret.png", "/etc/x.png", "images/none.png", "images", "pipe.png", "a.png\0",
+    "a" * 5000 + ".png", "file:secret.png", "~/a.png"])
+def test_other_files_are_not(data, source):
+    assert repr(source[:40])[:-1] in named(data, image=source).problem
+
+
+def test_a_file_larger_than_any_image_is_not_read(data, monkeypatch):
+    monkeypatch.setattr(named_images, "MOST_BYTES", len(A) - 1)
+    assert f"{len(A)} bytes" in named(data, image="images/a b.png").problem
+
+
+def test_a_conversation_of_llava_has_the_image_of_its_column(data):
+    record = {"image": "images/a b.png", "conversations": [
+        {"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "a cat"}]}
+    form = BufferFormat(prompt_type="messages", prompt_key="conversations", image_key="image")
+    (made,) = read_records([record], form, "demonstration", str(data / "train.jsonl"), 0)
+    assert (made.solution, made.pictures, made.question) == ("a cat", [name(A)], "<image>\nWhat?")
+
+
+@pytest.mark.parametrize("column", ["images/a b.png", ["images/a b.png"] * 2])
+def test_a_dataset_of_save_to_disk_has_images_as_their_files(data, column):
+    """Its files have the bytes; the decoded ones would be another file."""
+    feature = datasets.Image()
+    made = datasets.Dataset.from_dict({"question": ["q"], "answer": ["1"], "image": [
+        [str(data / one) for one in column] if isinstance(column, list) else str(data / column)]})
+    made = made.cast_column("image", [feature] if isinstance(column, list) else feature)
+    made.save_to_disk(str(data / "saved"))
+    ((file, records),) = open_files(str(data / "saved"), None, "train", "path")
+    (row,) = read_records(records, TaskFormat(image_key="image"), "task", file, 0)
+    assert row.pictures == [name(A)] * (2 if isinstance(column, list) else 1)
+    (drawn,) = sample(data / "saved", "train", 1, ["image"]).rows
+    assert (drawn["image"][0] if isinstance(column, list) else drawn["image"])["bytes"] == A
 
 
 def test_a_row_without_images_is_as_before():

@@ -1,5 +1,6 @@
 """What a sample of the data says before anything runs."""
 
+import base64
 import json
 import subprocess
 import sys
@@ -7,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ouroboros.pipeline.check.reading import Part, Sample
+from ouroboros.pipeline.check.reading import Part, Sample, sample
 from ouroboros.pipeline.check.sources import FEATURE, RATE
 from ouroboros.pipeline.settings.data import BufferFormat, format_of
 from ouroboros.pipeline.settings.model import Model
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store.errors import ConfigError
-from ouroboros.stages import preview
+from ouroboros.stages import preview, sampled_rows
 from ouroboros.stages.model import character_tokenizer
 from ouroboros.stages.preview import Preview
 from ouroboros.stages.sampled_rows import value_at
@@ -22,6 +23,7 @@ from tests import zoo
 from tests.configs import composed
 from tests.factories import jsonl
 from tests.golden.messages import refuses, wording
+from tests.pictures import png
 
 COLUMNS = {"prompt_key": "question", "response_key": "answer", "solution_key": "solution"}
 
@@ -415,6 +417,26 @@ def test_responses_of_text_that_do_not_go_on_from_the_prompt_are_told_with_what_
         [True] * is_lost)
 
 
+def test_images_are_named_from_the_directory_of_each_file(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / f"{name}.png").write_bytes(png())
+        jsonl(tmp_path / name / "rows.jsonl", [{"question": "q", "answer": name, "image": f"{name}.png"}])
+    source = {"columns": {}} | form([], "inputs.0", COLUMNS | {"image_key": "image"})
+    read = as_read(source, sample(tmp_path, "train", 10, ()))
+    assert sorted((row.answer, row.problem) for row in read) == [("a", None), ("b", None)]
+
+
+def test_a_model_of_text_is_refused_for_images_and_equal_questions_with_other_images_are_other_rows(previewed):
+    uri = "data:image/png;base64," + base64.b64encode(png()).decode()
+    (problem,) = previewed([{"question": "a", "answer": "9", "image": uri}], image_key="image")["problems"]
+    wording(problem, "model.init.image_size")
+    rows = [{"question": "a", "answer": "b", "image": f"{i}.png"} for i in range(40)]
+    source = {"key": "k", "path": "p", "columns": COLUMNS, "optional": ["solution_key"]} | form(
+        [], "k", COLUMNS | {"image_key": "image"})
+    assert [*sampled_rows._identical_rows(source, rows)] == []
+
+
 def test_a_response_is_measured_as_the_template_writes_it(previewed):
     """'1' and the end are 2, and what the template adds 20."""
     model = plain(composed().model) | {"custom_chat_template": ANSWERS.replace("A{{", "A{{ 20 * 'x' +")}
@@ -432,7 +454,7 @@ def test_a_sample_or_a_file_of_several_decides_with_a_margin(lost, alone, level)
     source = {"key": "inputs.0", "path": "a.jsonl", "format_key": "format", "columns": {}} | form(
         rows, "inputs.0", COLUMNS)
     drawn = Sample(rows, [Part(Path("a.parquet"), 1000, [])], [(Path("a.parquet"), 2 * i + 1) for i in range(200)])
-    reasons = [(at, one.problem) for at, one in enumerate(as_read(source, rows)) if one.problem is not None]
+    reasons = [(at, one.problem) for at, one in enumerate(as_read(source, drawn)) if one.problem is not None]
     found = judged(source | {"alone": alone}, drawn, reasons)
     assert [name for name, lines in zip(("warnings", "problems"), found, strict=True) if lines] == [level]
     wording((found[0] or found[1])[0], "rows 1, 3", "5, 7, 9", f"{lost - 5} more")

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import io
 import json
 import logging
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.results import charts, learnt, sampled, stage_picture, view
@@ -24,6 +26,7 @@ from ouroboros.stages import report
 from tests.factories import row
 from tests.fake_run import FakeRun
 from tests.golden.messages import wording
+from tests.pictures import png
 
 
 def make(run: FakeRun) -> str:
@@ -300,7 +303,7 @@ def sample_of(stage: Path, rows: list) -> dict:
     for step in {one.step for one in rows}:
         tables.write(tables.step_file(stage, "experience", step), records.Experience,
                      [one for one in rows if one.step == step])
-    return sampled.sample(tables.connect([("toy/first", stage)]), "toy/first")
+    return sampled.sample(tables.connect([("toy/first", stage)]), "toy/first", [])
 
 
 def test_a_sample_has_as_much_of_each_outcome_and_third_as_of_any_other(tmp_path, monkeypatch):
@@ -331,9 +334,23 @@ def test_the_command_of_a_sampled_row_finds_it(tmp_path):
         row(records.Sample, stage="judge-1", model="m", step=2, taskset="test", decoding="greedy", task_id=one)
         for one in (task, "other")])
     session = tables.connect([("toy/first", stage)])
-    commands = [shlex.split(one["sql"]) for one in sampled.sample(session, "toy/first")["rows"]]
+    commands = [shlex.split(one["sql"]) for one in sampled.sample(session, "toy/first", [])["rows"]]
     assert {session.execute(f"SELECT task_id FROM ({question})").fetchall()[0][0]
             for _, _, question, _ in commands} == {task, "other"}
+
+
+def test_the_images_of_a_prompt_are_part_of_the_page(tmp_path, monkeypatch):
+    """Task t0 has three images, of which two are shown; 2 of 8 rows of the step are attempts at it."""
+    monkeypatch.setattr(sampled, "IMAGES", 2)
+    run = FakeRun(tmp_path, steps=1)
+    run.data()
+    run.images(png(), png(640, 320), png(9))
+    run.rft("model")
+    html = make(run)
+    images = [Image.open(io.BytesIO(base64.b64decode(one))) for one in re.findall('src="data:image/webp;base64,([^"]*)',
+                                                                                  html)]
+    assert [one.size for one in images] == [(8, 8), (160, 80)] * 2
+    assert text(html).count("2 of 3") == 2
 
 
 def test_long_texts_have_their_ends(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ouroboros.pipeline.store.errors import DataError, ModelError
+from ouroboros.pipeline.store.files import read_json
 from ouroboros.pipeline.store.lazy import Tensor, torch
 from ouroboros.pipeline.store.pictures import Picture, pixels
 from ouroboros.workflows.protocol.hugging_face import import_transformers, read_config
@@ -212,13 +213,21 @@ def sight_of(model: str) -> Sight:
     return Sight(Path(model))
 
 
+def _marks(config: Path) -> set[int]:
+    """Tokens that stand for images and videos in prompts of a model; none of a model of text."""
+    found = read_json(config) if config.is_file() else {}
+    return {found[name] for name in ("image_token_id", "video_token_id") if isinstance(found.get(name), int)}
+
+
 def with_images(tokenizer, tokens: list[list[int]], shown: Sequence[Sequence[Picture]],
                 alive: Callable[[], None] | None) -> tuple[list[list[int]], dict[int, str]]:
-    """Prompts with the tokens of their images, and by place why one has none. Without any image nothing is read.
+    """Prompts with the tokens of their images, and by place why one has none. Without any image no processor is read.
     alive: called for each prompt."""
     reasons: dict[int, str] = {}
     if not any(shown):
-        return tokens, reasons
+        marks = _marks(Path(tokenizer.name_or_path) / "config.json")
+        return tokens, {place: "a text of the prompt has a token that stands for an image or a video; needed texts "
+                               "without it" for place, prompt in enumerate(tokens) if not marks.isdisjoint(prompt)}
     made, sight = list(tokens), sight_of(tokenizer.name_or_path)
     for place, (prompt, pictures) in enumerate(zip(tokens, shown, strict=True)):
         if alive:

@@ -64,7 +64,8 @@ def test_a_model_that_reads_images_says_so_by_its_name(model, reads):
 
 @pytest.mark.parametrize(("override", "part"), [
     ("data.custom_cls.path=my/data.py", "dataset class"),
-    ("model.partial_pretrain=Qwen/Qwen3-VL-2B", "images"), ("engine.qat.enable=True", "quantization")])
+    ("model.partial_pretrain=OpenGVLab/InternVL3-8B", "images"), ("data.video_key=videos", "images"),
+    ("engine.qat.enable=True", "quantization")])
 def test_a_part_of_a_demonstrations_task_is_lost(override, part):
     assert set(from_verl(SFT + override).lacking) == {part}
 
@@ -147,6 +148,12 @@ def test_arguments_of_an_unknown_workflow_are_no_problems_of_their_own(tmp_path,
                                      f"eval_tasksets: [{{name: eval, {sets}}}]}}}}")
     assert cli.main(["import", "trinity", str(tmp_path / "c.yaml"), "--stdout"]) == 1
     wording(capsys.readouterr().err, "1 problem")
+
+
+def test_images_of_demonstrations_are_those_of_their_buffer():
+    found = from_verl(SFT + "data.image_key=images model.partial_pretrain=Qwen/Qwen2.5-VL-3B-Instruct")
+    assert (found.lacking, written(found)["trainer.freeze_vision_tower"]) == ({}, True)
+    assert written(found)["buffer.trainer_input.experience_buffer.format.image_key"] == "images"
 
 
 def test_images_of_verls_rows_are_those_of_every_set():

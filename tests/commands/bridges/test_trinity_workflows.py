@@ -18,18 +18,19 @@ async_math_boxed_workflow math_eval_workflow async_math_eval_workflow math_rm_wo
 on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow toolcall_workflow"""
 JUDGED = "math_ruler_workflow async_math_ruler_workflow"
 ABSENT = """math_trainable_ruler_workflow
-rubric_judge_openai_workflow simple_mm_workflow async_simple_mm_workflow agentscope_workflow_adapter
+rubric_judge_openai_workflow agentscope_workflow_adapter
 agentscope_workflow_adapter_v1 agentscope_v1_react_search_workflow email_search_workflow alfworld_workflow
 step_wise_alfworld_workflow RAFT_alfworld_workflow RAFT_reflect_alfworld_workflow sciworld_workflow webshop_workflow
 intercode_sql_workflow sudoku_workflow"""
 REACTING = {"agentscope_react_math_workflow": "tool_call_workflow", "agentscope_react_workflow": "simple_workflow",
             "agentscopev0_react_math_workflow": "tool_call_workflow", "as_react_workflow": "simple_workflow"}
 CONVERSING = "bots_math_boxed_workflow examples.bots.workflow.bots_math_boxed_workflow.BOTSMathBoxedWorkflow"
+SEEING = "simple_mm_workflow async_simple_mm_workflow"
 PLAYED = "frozen_lake_workflow examples.agentscope_frozenlake.workflow.FrozenLakeWorkflow"
 
 
 def test_all_are_known():
-    every = [*f"{SIMPLE} {JUDGED} {ABSENT} {PLAYED} {CONVERSING}".split(), *REACTING, "rubric_judge_workflow"]
+    every = [*f"{SIMPLE} {JUDGED} {ABSENT} {PLAYED} {CONVERSING} {SEEING}".split(), *REACTING, "rubric_judge_workflow"]
     assert (len(every), set(every)) == (41, set(tables.workflows()))  # with those of examples
     assert all(("to" in group) != ("instead" in group) for group in tables.workflows().values())
 
@@ -43,6 +44,19 @@ def test_single_turns_are_simple_workflows(name):
     assert found.get("buffer.explorer_input.default_reward_fn_type") == ("accuracy_reward" if own else None)
     differs = any(one in name for one in ("eval", "_rm_", "tool_call", "toolcall"))
     assert any(said.startswith(f"{name} (simple_workflow): ") for said in made.chosen) == differs
+
+
+@pytest.mark.parametrize("name", SEEING.split())
+def test_images_are_shown_by_the_simple_workflow_with_the_system_message_of_the_other(name):
+    made = from_trinity(f"""
+buffer: {{explorer_input: {{default_workflow_type: {name}, default_reward_fn_type: math_boxed_reward,
+  taskset: {{path: /d, format: {{image_key: images}}}}}}}}""")
+    found, source = written(made), "buffer.explorer_input"
+    assert (found[KEY], made.lacking) == ("simple_workflow", {})
+    assert found[f"{source}.taskset.format.image_key"] == "images"
+    assert found[f"{source}.system_prompt"].endswith(
+        "<think>\n ...your reasoning process here... </think>\n first. You should always include your final answer in "
+        "\\boxed{} as closed-form results.")
 
 
 @pytest.mark.parametrize("name", JUDGED.split())

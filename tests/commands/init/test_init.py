@@ -142,7 +142,7 @@ SHAPES = {
     "sharegpt: from and value": (
         lambda root: lines(root / "a.jsonl", [
             {"id": 1, "conversations": [{"from": "human", "value": q}, {"from": "gpt", "value": a}]} for q, a in SUMS]),
-        "sft", {"prompt_type": "messages", "prompt_key": "messages"}),
+        "sft", {"prompt_type": "messages", "prompt_key": "conversations"}),
     "pairs of strings": (
         lambda root: lines(root / "a.jsonl", [{"Prompt": q, "Good Answer": a, "Bad": "no"} for q, a in SUMS]),
         "dpo", {"prompt_type": "plaintext", "prompt_key": "Prompt", "chosen_key": "Good Answer",
@@ -457,20 +457,37 @@ def test_files_that_the_recipe_does_not_read_are_named(tmp_path):
     assert data.left_out(shown, data.read(str(tmp_path))) == ["notes.jsonl", "test.jsonl"]
 
 
-def test_calls_and_tools_of_sharegpt_become_messages():
-    """A call, or a list of calls, is JSON in a turn of function_call; what is none is left for the reader to report."""
-    add = {"name": "add", "arguments": {"a": 1}}
-    talk = [{"from": "human", "value": "1+2?"}, {"from": "function_call", "value": json.dumps(add)},
-            {"from": "observation", "value": "3"}, {"from": "gpt", "value": "It is 3."}]
+def test_a_system_message_next_to_turns_of_sharegpt_becomes_one_of_them():
+    talk = [{"from": "human", "value": "1+2?"}, {"from": "gpt", "value": "It is 3."}]
     found = guess([{"conversations": talk, "system": "Be brief.", "tools": "[]"}])
     assert found.kind == "sft"
-    made = found.convert({"conversations": talk, "system": "Be brief.", "tools": "[1]"})
-    assert made == {"tools": "[1]", "messages": [
-        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+2?"},
-        {"role": "assistant", "content": None, "tool_calls": [add]}, {"role": "tool", "content": "3"},
-        {"role": "assistant", "content": "It is 3."}]}
-    broken = found.convert({"conversations": [{"from": "function_call", "value": "add("}]})
-    assert broken["messages"][0]["tool_calls"] == "add("
+    assert found.convert({"conversations": talk, "system": "Be brief.", "tools": "[1]"}) == {
+        "tools": "[1]", "messages": [{"role": "system", "content": "Be brief."}, *talk]}
+
+
+URI = "data:image/png;base64,iVBORw0KGgo="
+
+
+@pytest.mark.parametrize(("column", "value"), [
+    ("image", "photos/a.JPG"), ("images", ["a.png", "b.webp"]), ("picture", URI),
+    ("photo", {"bytes": b"1", "path": None}), ("image", {"bytes": b"1"})])
+def test_a_column_of_images_is_recognised(column, value):
+    rows = [{"question": "How many?", "answer": str(i), column: value if i else None, "file": "notes.txt"}
+            for i in range(20)]
+    found = guess(rows)
+    assert (found.kind, found.format["image_key"]) == ("rft", column)
+    assert "not used: file" in found.notes
+
+
+def test_rows_that_are_written_again_keep_images_but_not_the_names_of_files(tmp_path):
+    rows = [{"instruction": "Look", "input": str(i), "output": "a cat", "image": URI} for i in range(10)]
+    file = lines(tmp_path / "a.jsonl", rows)
+    made = data.written(guess(rows), data.read(str(file)))
+    assert json.loads(made["data/train.jsonl"].splitlines()[3])["image"] == URI
+    rows = [row | {"image": "a.png"} for row in rows]
+    file = lines(tmp_path / "b.jsonl", rows)
+    with refuses(DataError, "a.png"):
+        data.written(guess(rows), data.read(str(file)))
 
 
 def test_a_column_of_tools_is_no_conversation_and_is_used():

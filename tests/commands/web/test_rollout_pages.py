@@ -10,6 +10,7 @@ from ouroboros.pipeline.store import records, tables
 from ouroboros.pipeline.store.errors import QueryError
 from tests.factories import row
 from tests.fake_run import FakeRun
+from tests.pictures import png
 
 ALL = Wanted()
 
@@ -171,6 +172,18 @@ def test_a_group_beside_a_row_and_the_columns_of_its_task(tmp_path):
     assert found["tokens"][0] == {"id": 5, "mask": 1, "logprob": -0.5, "version": None,
                                   "train_logprob": pytest.approx(-0.500002), "entropy": None, "advantage": 0.0,
                                   "mismatch": pytest.approx(2e-6, rel=0.1)}
+
+
+def test_the_images_of_a_prompt_are_shown_small_also_in_an_evaluation(tmp_path):
+    run = FakeRun(tmp_path).whole()
+    run.images(png(), png(800, 20))
+    shown_run = view.open_view(run.view())
+    for name, table, at in (("rft", "experience", Address(2, 0)), ("evaluate_rft", "samples", Address(4, 0))):
+        stage = next(one for one in shown_run.stages if one.name == name)
+        found = details.of_row(shown_run, stage, table, at)
+        assert [(one["width"], one["height"]) for one in found["images"]] == [(8, 8), (800, 20)]
+        assert found["image_count"] == 2
+    assert details.of_row(shown_run, stage, table, Address(4, 1))["image_count"] == 0
 
 
 def test_what_training_said_belongs_to_the_policys_own_tokens():

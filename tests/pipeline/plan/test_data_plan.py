@@ -42,6 +42,19 @@ def test_the_content_of_the_file_of_every_set_counts_where_it_is_read_and_its_pa
         assert {n for n in first if first[n] != edited[n]} == expected, name
 
 
+def test_the_images_that_a_file_names_count_as_its_content_does(tmp_path):
+    given = sets(tmp_path)
+    jsonl(tmp_path / "first.jsonl", '{"image": "a.png"}')
+    absent = identities(tmp_path, given)
+    (tmp_path / "b.png").write_bytes(b"not named")
+    assert identities(tmp_path, given) == absent
+    for content in (b"1", b"2"):
+        (tmp_path / "a.png").write_bytes(content)
+        edited = identities(tmp_path, given)
+        assert {name for name in absent if absent[name] != edited[name]} == RFT
+        absent = edited
+
+
 @pytest.mark.parametrize(("key", "value", "expected"), [
     ("tasksets.1.reward_fn_args.x", 1, LATER), ("tasksets.1.limit", 3, LATER),
     ("tasksets.0.data_selector.selector_type", "random", LATER), ("tasksets.0.format.prompt_key", "q", RFT),

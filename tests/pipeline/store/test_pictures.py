@@ -3,17 +3,28 @@
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageFile
+from PIL.PngImagePlugin import PngInfo
 
 from ouroboros.pipeline.store import pictures
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.pictures import Broken, Kept, decoded, named, opened, pixels
 from tests.pictures import file, png
 
+MOVING = {kind: file(Image.new("RGB", (2, 2)), kind, save_all=True, append_images=[Image.new("RGB", (2, 2), "red")])
+          for kind in ("PNG", "WEBP")}
 FRAMES = file(Image.new("L", (2, 2)), "GIF", save_all=True, append_images=[Image.new("L", (2, 2), 9)])
 
 
+def bomb() -> bytes:
+    """A PNG whose text of 8 kB is one of 8 MB."""
+    text = PngInfo()
+    text.add_text("a", "b" * (8 << 20), zip=True)
+    return file(Image.new("L", (2, 2)), pnginfo=text)
+
+
 @pytest.mark.parametrize(("data", "words"), [
-    (b"", "0 bytes"), (b"no image", "8 bytes"), (png()[:70], "damaged"), (FRAMES, "2 frames"),
+    (b"", "0 bytes"), (MOVING["PNG"], "2 frames"), (MOVING["WEBP"], "2 frames"), (bomb(), "damaged"),
+    (b"no image", "8 bytes"), (png()[:70], "damaged"), (FRAMES, "2 frames"),
     (file(Image.new("1", (10_000, 10_000))), "10000 x 10000"), (file(Image.new("I;16", (2, 2), 61_440)), "I;16"),
     (file(Image.new("I", (2, 2)), "TIFF"), "mode I;"), (file(Image.new("F", (2, 2)), "TIFF"), "mode F")])
 def test_what_is_no_image_for_a_model(data, words, monkeypatch):

@@ -187,14 +187,14 @@ def task(verl: Verl, facts: Facts) -> None:
     files = [str(file) for key in SETS for file in listed(verl.value(key))]
     for model in models:
         own = model.rstrip("/").rpartition("/")[2] if isinstance(model, str) else ""
-        shown = facts["is_rl"] and re.search(named["shown"], own)
+        shown = re.search(named["shown"], own)
         if re.search(named["reads_images"], own) and not shown:
             verl.made.lack("images", model)
         if shown and verl.value("actor_rollout_ref.actor.freeze_vision_tower") is None:
             verl.choose("trainer.freeze_vision_tower", True, "veRL trains it; false needs one rank and no adapter")
     for file in files:
         own = "/".join(re.sub(r"\$\{[^}]*\}", "", file).split("/")[-2:])  # directories above say where, not what
-        if re.search(named["of_images"], own) and not (facts["is_rl"] and verl.value("data.image_key")):
+        if re.search(named["of_images"], own) and not verl.value("data.image_key"):
             verl.made.lack("images", file)
         if facts["is_rl"] and not facts["distils"] and not _has_model(verl):
             for kind in ("of_code", "of_search"):

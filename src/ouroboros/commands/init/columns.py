@@ -7,22 +7,24 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from statistics import median
 from typing import Any
 
 from ouroboros.commands.init.rewriting import (
-    SPEAKERS,
     TOOLS,
     choice_rows,
     is_accepted,
+    is_image,
     of_alpaca,
     of_talk,
     with_accepted,
+    with_images,
     with_truth,
 )
-from ouroboros.operators.formats import ABSENT, TESTS, as_text, look_up
+from ouroboros.operators.formats import ABSENT, MEDIA, TESTS, as_text, look_up
 from ouroboros.operators.reward import unmatched
-from ouroboros.operators.turns import Unusable
+from ouroboros.operators.turns import ROLES, SPEAKERS, Unusable
 from ouroboros.pipeline.check.reading import Row
 from ouroboros.pipeline.settings.config import Buffer
 from ouroboros.pipeline.store.errors import DataError, nearest
@@ -58,7 +60,7 @@ class Guess:
     of solutions for an sft stage before rft. convert: rewrites a row where stages cannot read the file directly, and
     raises an error for one that is to be left out. is_choice: whether answers are letters of choices. is_list: whether
     an answer is a list of those that count. reasons: whether a reply may work out its answer first, so that the answers
-    do not tell its length.
+    do not tell its length. used: columns that `convert` reads.
     """
 
     kind: str
@@ -71,6 +73,7 @@ class Guess:
     is_choice: bool = False
     is_list: bool = False
     reasons: bool = False
+    used: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -100,24 +103,41 @@ def guess(rows: Sequence[Row], prompt_key: str | None = None, response_key: str 
     """Infers the purpose of a file's rows. The keys are columns that the user names. Raises DataError, with all
     columns, if names and values are ambiguous."""
     table = _table(rows)
-    drawn = Sampled(rows, table, named)
     _require(table, prompt_key=prompt_key, response_key=response_key, chosen_key=chosen_key, rejected_key=rejected_key)
-    pair = [] if response_key else _pair(table, (chosen_key, rejected_key))
-    if pair:
-        found = _pairs(drawn, prompt_key or _named(PROMPTS, table) or pair[0], *pair)
-    elif response_key is None and (other := _programs(drawn, prompt_key) or (prompt_key is None and (
-            _choices(drawn) or _written_otherwise(drawn)))):
-        return other
-    else:
-        prompt = prompt_key or _prompt(drawn)
-        answer = response_key or _named(ANSWERS, table, but=prompt, rows=len(rows))
-        found = _of_columns(drawn, prompt, answer)
+    found = _guess(Sampled(rows, table, named), prompt_key, response_key, chosen_key, rejected_key)
+    if (images := _images(rows)) and found.kind != "cpt":
+        found.format["image_key"] = images
+        found.notes.append(f"images: {images}")
+        found.convert = found.convert and partial(with_images, images, found.convert)
     if TOOLS in table and found.format.get("prompt_type") == "messages":
         found.notes.append(f"{TOOLS}: definitions for the chat template")
-    used = {str(column).split(".")[0] for column in (*found.format.values(), *pair, found.warmup,
+    used = {str(column).split(".")[0] for column in (*found.format.values(), found.warmup, *found.used,
                                                      *([TOOLS] * ("prompt_type" in found.format)))}
     found.notes += _unused(rows, used)
     return found
+
+
+def _images(rows: Sequence[Row]) -> str | None:
+    """Returns the column of images, of several the one with the usual name."""
+    given = {name: [row[name] for row in rows if row.get(name) is not None] for name in dict.fromkeys(chain(*rows))}
+    found = [name for name, values in given.items()
+             if values and sum(map(is_image, values)) >= (1 - ALLOWED) * len(values)]
+    return next((name for name in found if name.lower() in MEDIA["image"]), found[0] if found else None)
+
+
+def _guess(drawn: Sampled, prompt_key: str | None, response_key: str | None, chosen_key: str | None,
+           rejected_key: str | None) -> Guess:
+    """Infers the purpose from texts."""
+    rows, table = drawn.rows, drawn.table
+    pair = [] if response_key else _pair(table, (chosen_key, rejected_key))
+    if pair:
+        return _pairs(drawn, prompt_key or _named(PROMPTS, table) or pair[0], *pair)
+    if response_key is None and (other := _programs(drawn, prompt_key) or (prompt_key is None and (
+            _choices(drawn) or _written_otherwise(drawn)))):
+        return other
+    prompt = prompt_key or _prompt(drawn)
+    answer = response_key or _named(ANSWERS, table, but=prompt, rows=len(rows))
+    return _of_columns(drawn, prompt, answer)
 
 
 def judged(rows: Sequence[Row], prompt_key: str | None = None, response_key: str | None = None) -> Guess:
@@ -202,10 +222,9 @@ def _choices(drawn: Sampled) -> Guess | None:
         return None
     how, write = found
     notes = [f"multiple choice: {prompt} and {listed} as lettered lines, rewritten in data/train.jsonl",
-             f"answers: {answer} names the right choice by {how}; the reward compares letters (accuracy_reward)",
-             *_unused(drawn.rows, {prompt, listed, answer.split(".")[0]})]
+             f"answers: {answer} names the right choice by {how}; the reward compares letters (accuracy_reward)"]
     return Guess(TASKS, {"prompt_key": "question", "response_key": "answer"}, notes, "accuracy_reward", "answer",
-                 convert=write, is_choice=True, reasons=True)
+                 convert=write, is_choice=True, reasons=True, used={prompt, listed, answer})
 
 
 def _written_otherwise(drawn: Sampled) -> Guess | None:
@@ -217,23 +236,25 @@ def _written_otherwise(drawn: Sampled) -> Guess | None:
         return None
     if talk:
         _refuse_speakers(drawn, talk)
+    if talk and "system" not in table:
+        return Guess("sft", _messages(talk), [f"demonstrations: the last turns of {talk}, those from gpt"])
     what = f"{talk} of from and value" if talk else f"instruction, {context} and {output}"
     used = {talk, "system", TOOLS} if talk else {"instruction", context, output}
-    return Guess("sft", _messages("messages"), [f"demonstrations: {what}, rewritten as messages in data/train.jsonl",
-                                                *_unused(drawn.rows, used)],
+    return Guess("sft", _messages("messages"), [f"demonstrations: {what}, rewritten as messages in data/train.jsonl"],
+                 used=used,
                  convert=partial(of_talk, talk) if talk else partial(of_alpaca, context, output))
 
 
 def _refuse_speakers(drawn: Sampled, talk: str) -> None:
     """Raises DataError where more than a few conversations have turns of unknown speakers."""
     def unknown(turns: list) -> set:
-        return {str(turn.get("from")) for turn in turns if isinstance(turn, dict)} - set(SPEAKERS)
+        return {str(turn.get("from")) for turn in turns if isinstance(turn, dict)} - {*SPEAKERS, *ROLES}
 
     odd = drawn.odd(talk, lambda turns: not (isinstance(turns, list) and unknown(turns)))
     if len(odd) > ALLOWED * len(drawn.rows):
         found = sorted(set().union(*(unknown(drawn.rows[at][talk]) for at in odd)))
         raise DataError(f"{talk} has turns from {', '.join(found)} in {len(odd)} of {len(drawn.rows)} sampled rows "
-                        f"({drawn.named(odd)}); needed one of {', '.join(SPEAKERS)}.")
+                        f"({drawn.named(odd)}); needed one of {', '.join([*SPEAKERS, *ROLES])}.")
 
 
 def _of_columns(drawn: Sampled, prompt: str | None, answer: str | None) -> Guess:

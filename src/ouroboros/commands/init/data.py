@@ -12,6 +12,7 @@ from typing import Any
 
 from ouroboros.commands.init import foreign
 from ouroboros.commands.init.columns import ALLOWED, Guess
+from ouroboros.commands.init.rewriting import as_json, file_names
 from ouroboros.pipeline.check.reading import MOST_NAMED, SEED, Part, Row, Sample, sample
 from ouroboros.pipeline.store.data_files import READERS, SPLITS, is_saved_dataset, open_files
 from ouroboros.pipeline.store.digests import missing
@@ -111,7 +112,12 @@ def written(guess: Guess, data: Data) -> dict[str, str]:
     else:
         held = data.held_out if guess.reward else None  # others have no evaluation
         parts = {CONVERTED: rows} | ({HELD_OUT: kept(guess, data, held)} if held else {})
-    return {name: "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in part)
+    if named := next((name for part in parts.values() for row in part
+                      for name in file_names(row.get(guess.format.get("image_key")))), None):
+        raise DataError(f"--from {data.path}: its images are files, such as {named}, and its rows are written again in "
+                        "the project, where the names lead elsewhere. Write the rows as messages in a .jsonl next to "
+                        "the images (turns of from and value will do), or the images as data URIs.")
+    return {name: "".join(json.dumps(row, ensure_ascii=False, default=as_json) + "\n" for row in part)
             for name, part in parts.items()}
 
 

@@ -1,48 +1,58 @@
-"""Rows in layouts that no stage reads, written as `messages` or as question and answer: ShareGPT, Alpaca, choices.
+"""Rows in layouts that no stage reads, written as `messages` or as question and answer: Alpaca, choices, a system
+message next to turns.
 
 A function raises KeyError, TypeError or ValueError for a row that it cannot write; such rows are left out, and counted.
 """
 
-import json
+import base64
 import string
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from ouroboros.operators.formats import ABSENT, as_text, look_up
 from ouroboros.operators.reward import unmatched
+from ouroboros.pipeline.store.named_images import is_name
 
 Row = dict[str, Any]
-SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
-            "function_call": "assistant", "observation": "tool", "tool": "tool"}
 TOOLS = "tools"  # the column that a format reads definitions of tools from by default
 LETTERS = string.ascii_uppercase
 
 
 def of_talk(talk: str, row: Row) -> Row:
-    """A row of ShareGPT's form: its column of turns, and those of a system message and of tools next to it."""
-    turns = [*([{"from": "system", "value": row["system"]}] if row.get("system") else []), *row[talk]]
-    return {"messages": [_of_speaker(turn["from"], turn["value"]) for turn in turns],
-            **({TOOLS: row[TOOLS]} if row.get(TOOLS) else {})}
-
-
-def _of_speaker(speaker: str, value: Any) -> Row:
-    """A turn; what function_call says is one call, or a list of them, as JSON."""
-    if speaker not in SPEAKERS:
-        raise ValueError(f"a turn from {speaker!r}; needed one of {', '.join(SPEAKERS)}")
-    if speaker != "function_call":
-        return {"role": SPEAKERS[speaker], "content": value}
-    calls = value
-    with suppress(TypeError, ValueError):  # what is no JSON is reported where the row is read
-        calls = json.loads(value)
-    return {"role": "assistant", "content": None, "tool_calls": [calls] if isinstance(calls, dict) else calls}
+    """A row of ShareGPT's form with a system message next to its turns."""
+    system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+    return {"messages": [*system, *row[talk]], **({TOOLS: row[TOOLS]} if row.get(TOOLS) else {})}
 
 
 def of_alpaca(context: str, output: str, row: Row) -> Row:
     """context, output: the columns next to `instruction`."""
     asked = "\n\n".join(filter(None, (row["instruction"], row.get(context))))
     return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": row[output]}]}
+
+
+def with_images(column: str, convert: Callable[[Row], Row], row: Row) -> Row:
+    """A row that is written otherwise, and its images."""
+    return {**convert(row), column: row.get(column)}
+
+
+def is_image(value: Any) -> bool:
+    """Whether a value is an image, or a list of images, in a form that stages read."""
+    several = value if isinstance(value, list) else [value]
+    return bool(several) and all(set(one) <= {"bytes", "path"} if isinstance(one, dict) else isinstance(one, str) and (
+        one.startswith("data:image/") or bool(is_name(one))) for one in several)
+
+
+def file_names(value: Any) -> list[str]:
+    """Names of files among the images of a row."""
+    several = [one.get("path") if isinstance(one, dict) and not one.get("bytes") else one
+               for one in (value if isinstance(value, list) else [value])]
+    return [one for one in several if isinstance(one, str) and is_name(one)]
+
+
+def as_json(value: Any) -> Any:
+    """A value that JSON lacks: of bytes their base64."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def with_truth(prompt: str, answer: str, is_graded: bool, row: Row) -> Row:

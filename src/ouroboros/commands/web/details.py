@@ -5,17 +5,25 @@ from typing import Any
 
 from ouroboros.commands.web import rollouts, tokens
 from ouroboros.commands.web.rollouts import Address
+from ouroboros.pipeline.results.thumbnails import thumbnails
 from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.store import files, tables
 
+EDGE = 400  # pixels of an image's longer side
+IMAGES = 24  # of a row that are shown
+
 
 def of_row(run: View, stage: Node, table: str, at: Address) -> dict[str, Any]:
-    """Returns `address`, `row` (its columns without lists), `group`, `task`, where there is a tokenizer `pieces` (the
-    texts of its response tokens), and of `experience` `tokens` (as in tokens.py), `trained`, `curated`, `attempt`.
+    """Returns `address`, `row` (its columns without lists), `group`, `task`, `images` of its prompt (as in
+    thumbnails.py, the first IMAGES) and how many these are, where there is a tokenizer `pieces` (the texts of its
+    response tokens), and of `experience` `tokens` (as in tokens.py), `trained`, `curated`, `attempt`.
     Raises QueryError for an absent row."""
     row, place = rollouts.row(stage.directory, table, at), stage.directory
-    found = {"address": str(at), "row": _short(row),
-             "group": rollouts.group(place, table, row), "task": _task(run, row["task_id"])}
+    task = _task(run, row["task_id"])
+    pictures = row.get("pictures") or (task or {}).get("pictures") or []
+    found = {"address": str(at), "row": _short(row), "group": rollouts.group(place, table, row), "task": task,
+             "images": thumbnails(pictures[:IMAGES], [one.directory for one in run.stages], EDGE),
+             "image_count": len(pictures)}
     if table == "experience":
         trains = row["status"] == "ok" and (place / "trained").is_dir()  # another stage may train on what this one made
         replays = not stage.kind.explores or _replays(place)

@@ -132,12 +132,16 @@ const OuroRollouts = (() => {
         window.OURO_DATA || where.other ? null : ["  ", h("a", {href: go({...same, other: [where.stage, where.table, found.address].join(",")})}, "compare with another of the task")]),
       h("dl.facts", null, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))),
       found.task ? h("details", {open: true}, h("summary", null, "task"), OuroText.markdown(found.task.question), h("p.label", null, "truth"), h("pre", null, found.task.answer)) : null,
+      found.image_count ? h("details", {open: true}, h("summary", null, `images of the prompt (${found.image_count})`), h("div.images", null, found.images.map(image)),
+        found.images.length < found.image_count ? h("p.note", null, `${found.images.length} of ${found.image_count} are shown`) : null) : null,
       said(found, tokens, where, go), history,
       one.notes ? h("details", null, h("summary", null, "notes of the reward"), h("pre", null, one.notes)) : null,
       Object.entries(found.attempt || {}).map(([name, calls]) => h("details", {open: name === "tool_calls"}, h("summary", null, `${name.replace("_", " ")} (${calls.length})`), calls.map(call))),
       h("h3", null, where.table === "samples" ? "responses to the same task" : "group"), group(where, found, go),
       h("details", null, h("summary", null, "all columns"), h("pre", null, JSON.stringify(one, null, 1))));
   }
+
+  const image = (one, at) => h("figure", null, h("img", {src: one.src, alt: `image ${at + 1} of the prompt`, title: one.hash}), h("figcaption", null, `${at + 1}: ${one.width} × ${one.height}`));
 
   // the conversation, or as it is: the prompt, and the response with its tokens coloured
   function said(found, tokens, where, go) {

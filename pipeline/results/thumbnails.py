@@ -1,0 +1,32 @@
+"""The images of prompts as pages show them: small ones that are part of the page."""
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.pictures import has_pictures, named, pixels
+
+
+def thumbnails(hashes: Sequence[str], stages: Iterable[Path], edge: int) -> list[dict[str, Any]]:
+    """Returns `src` (a data URI), `width` and `height` in pixels as models see it, and `hash` of each image that one of
+    the stages has. edge: the most pixels of `src` in a row or a column."""
+    places, made = [stage for stage in stages if has_pictures(stage)], []
+    for name in hashes:
+        for picture in (named([name], place)[0] for place in places):
+            with suppress(DataError):
+                made.append({"hash": name, **_small(pixels(picture), edge)})
+                break
+    return made
+
+
+def _small(image, edge: int) -> dict[str, Any]:
+    width, height = image.size
+    image.thumbnail((edge, edge))
+    file = io.BytesIO()
+    image.save(file, "WEBP", quality=80)
+    return {"src": f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}", "width": width,
+            "height": height}
