@@ -94,8 +94,9 @@ class TransformersEngine(BatchEngine):
         self._sight = sight_of(self.model.name_or_path)
         shown = [(row * ids.shape[1], of_row) for row, of_row in enumerate(pictures) if of_row]
         seen = self._sight.seen(self.model, ids.flatten(), _positions(mask).flatten(), shown)
-        given = seen.inputs(self.torch.arange(ids.numel(), device=ids.device).view(ids.shape))
-        out = self.model.get_decoder()(**given, attention_mask=mask, use_cache=True)
+        places, text = self.torch.arange(ids.numel(), device=ids.device).view(ids.shape), self.model.get_decoder()
+        given = seen.inputs(places)
+        out = text(**given, attention_mask=seen.mask(text.config, places, mask), use_cache=True)
         out["logits"] = self.model.get_output_embeddings()(out.last_hidden_state)
         last = given["position_ids"].view(-1, *ids.shape).amax((0, 2))
         return out, (last + 1 - mask.sum(-1))[:, None]
