@@ -181,10 +181,21 @@ def test_an_engine_forgets_features_of_another_tower(model, rows, tmp_path, monk
         computed.clear()
 
 
-def test_rows_with_images_share_no_prefix(rows):
-    (flat,), (shared,) = (pack([rows[0], rows[5]], 200, 0, 1, fill=fill) for fill in (Fill.FLAT, Fill.SHARED))
-    assert len(shared.input_ids) == len(flat.input_ids) == 2 * len(rows[0].tokens)
-    assert [begin for begin, _ in shared.pictures] == [0, len(rows[0].tokens)]
+def test_rows_share_a_prompt_with_its_images_and_no_other(model, rows):
+    first, other = rows[1], rows[5]
+    cut = Row("cut", first.tokens[:-1], first.prompt_length, first.mask[:-1], pictures=first.pictures)
+    again = Row("again", [*first.tokens[:-2], 9, 8], first.prompt_length, first.mask, pictures=first.pictures)
+    asks = Row("asks", [7, *first.tokens[1:]], first.prompt_length, first.mask, pictures=first.pictures)
+    every = [other, first, rows[0], cut, again, asks]
+    (flat,), (shared,) = (pack(every, 800, 0, 1, fill=fill) for fill in (Fill.FLAT, Fill.SHARED))
+    assert len(flat.input_ids) - len(shared.input_ids) == len(cut.tokens) + len(again.tokens) - 2
+    assert len(shared.pictures) == 4
+    trained = policy.load(model, "cpu", torch.float64, Config().trainer.model_copy(update={"compile": False}), 1.0, 256)
+    if trained.way.recurrent:
+        return  # shares nothing
+    found, expected = (micro.by_row(trained(**micro.inputs(CPU))[0]) for micro in (shared, flat))
+    for place, logprobs in expected.items():
+        assert found[place] == pytest.approx(logprobs, abs=2e-6)
 
 
 def test_replies_have_the_log_probs_of_the_trainer(model, rows):
