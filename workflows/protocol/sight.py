@@ -142,6 +142,16 @@ FAMILIES = {"idefics3": Tiles, "internvl": Tiles, "gemma3": Gemma3, "qwen2_5_vl"
             "qwen3_5": QwenVL}  # by model_type
 
 
+def patches(config) -> float | None:
+    """How many patches of its tower a token of an image stands for; None of a model that is shown no images."""
+    if config.model_type not in FAMILIES:
+        return None
+    tower, edge = config.vision_config, getattr(config, "scale_factor", None)
+    if config.model_type == "gemma3":
+        return (tower.image_size // tower.patch_size) ** 2 / config.mm_tokens_per_image
+    return (edge or getattr(tower, "spatial_merge_size", None) or 1 / config.downsample_ratio) ** 2
+
+
 class Sight:
     """The processor of a model that reads images."""
 
