@@ -12,14 +12,19 @@ import torch
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.pipeline.store.pictures import Kept, named, pixels
+from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.adapter import inject
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.packing import Fill, pack
+from ouroboros.stages.learner.objective import Objective
 from ouroboros.workflows.engines.transformers_engine import TransformersEngine
 from ouroboros.workflows.protocol.engine import Request
 from ouroboros.workflows.protocol.hugging_face import causal_model
 from ouroboros.workflows.protocol.sight import FAMILIES, Sight, with_images
 from tests import families
+from tests.configs import TINY, lora, overridden
+from tests.learner.ranks import DPO
 from tests.pictures import png
 
 SIZES = [(8, 8), (13, 9), (90, 57), (30, 170), (8, 8)]
@@ -157,6 +162,35 @@ def test_a_trained_tower_has_the_gradients_of_transformers_and_its_features_are_
             if any(part in name for part in TOWERS):
                 one.mul_(1.5)
     assert (trained(**micro.inputs(CPU))[0].detach() - before).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_step_on_pairs_with_images_moves_the_text_alone(seeing_model, process, pictures, stage):
+    """DPO, under ZeRO: the first loss is log 2, and the next one lower."""
+    sight, made = Sight(seeing_model), []
+    for number, picture in enumerate(pictures[:4]):
+        prompt = sight.expanded([20 + number, sight.mark, 30], [picture])
+        columns = {"is_expert": False, "chosen_tokens": 2.0}
+        made += [Row(f"{number} {reply}", [*prompt, *reply], len(prompt), [1, 1], dict(columns),
+                     pictures=(picture,)) for reply in ([5, 6], [7, 8])]
+    config = overridden(*TINY, *DPO, f"trainer.zero_stage={stage}", "trainer.share_prompts=true")
+    actor = Actor(seeing_model, config, process)
+    before = {name: one.detach().clone() for name, one in actor.zero.module.model.named_parameters()}
+    for row, values in zip(made, actor.score_rows(made), strict=True):
+        row.columns["ref_logprobs"] = row.spread(values)
+    first, second = (actor.step(made, Objective(config), 1e-3, number).loss for number in (1, 2))
+    assert first == pytest.approx(np.log(2), abs=1e-5)
+    assert second < first - 1e-3
+    moved = {name for name, one in actor.zero.module.model.named_parameters() if not one.equal(before[name])}
+    assert {name for name in before if not any(part in name for part in TOWERS)} == moved
+
+
+def test_an_adapter_is_in_the_text_alone(model):
+    trained = policy.load(model, "cpu", torch.float32, Config().trainer, 1.0, 256)
+    inject(trained.model, model, lora(lora_rank=2), 0)
+    learns = [name for name, one in trained.model.named_parameters() if one.requires_grad]
+    assert learns
+    assert not [name for name in learns if ".lora_" not in name or any(part in name for part in TOWERS)]
 
 
 def test_an_engine_forgets_features_of_another_tower(model, rows, tmp_path, monkeypatch):
