@@ -134,7 +134,7 @@ setup-gpu:
 	@test "$$(cat .venv/.gpu 2>/dev/null)" = "$(GPU_LOCK)" || rm -f .venv/.ready
 	@$(MAKE) --no-print-directory .venv/.ready LOCK=$(GPU_LOCK)
 
-# --no-deps: the locks are complete, and some packages declare builds (CUDA torchvision) that must not come in
+# --no-deps: the locks are complete, and some packages declare builds (CUDA torchaudio) that must not come in
 # --no-compile: Python compiles what is imported, at the first import; of 32,000 files that is a small part
 .venv/.ready: $(LOCK) pyproject.toml
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); \
@@ -155,6 +155,7 @@ else
 	  $(BIN)/python -m pip uninstall --quiet --yes torch; echo "torch did not import, and is removed again. If the line" \
 	  "above names a library of CUDA, its CUDA build was installed: point pip at PyTorch's CPU wheel index (README," \
 	  "'Two commands'). Then run make again."; exit 1; }
+	@$(BIN)/python -m ouroboros.pipeline.job.torchvision
 endif
 	@touch $@
 

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ouroboros.pipeline.check.model_size import Layer, Size
+from ouroboros.pipeline.check.model_size import Layer, Size, Tower
 from ouroboros.pipeline.settings.model import Init, Lora
 from ouroboros.pipeline.store import files, kept
 from ouroboros.pipeline.store.definitions import sources
@@ -171,7 +171,7 @@ def measure(model, adapter: Lora | None = None) -> Size:
         gathered=max(sum(p.numel() for p in part.parameters(recurse=False)) for part in parts),
         vocabulary=embedding.shape[0], width=width, heads=heads, key_value_heads=key_value, head_width=head,
         value_width=heads * (config.v_head_dim if rank else head), layers=(),
-        latent=rank + config.qk_rope_head_dim if rank else 0)
+        latent=rank + config.qk_rope_head_dim if rank else 0, tower=_tower(model.config))
     layers = [_layer(layer, config, size) for layer in transformer.layers]
     if adapter:
         from ouroboros.stages.learner.engine.adapter import inject
@@ -182,6 +182,17 @@ def measure(model, adapter: Lora | None = None) -> Size:
         layers = [replace(layer, adapted=sum(name.endswith(".lora_A") for name, _ in module.named_modules()))
                   for layer, module in zip(layers, transformer.layers, strict=True)]
     return replace(size, layers=tuple((count, layer) for layer, count in Counter(layers).items()))
+
+
+def _tower(config) -> Tower | None:
+    """What reads the images that the model is shown. config: of the whole model."""
+    from ouroboros.workflows.protocol.sight import patches
+
+    if (each := patches(config)) is None:
+        return None
+    found = config.vision_config
+    return Tower(each, getattr(found, "num_hidden_layers", None) or found.depth, found.hidden_size,
+                 found.intermediate_size)
 
 
 def _count(module) -> int:

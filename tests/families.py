@@ -41,7 +41,7 @@ SHAPES: dict[str, dict[str, Any]] = {
                      "vocab_size_per_layer_input": 384, "laurel_rank": 4, "num_kv_shared_layers": 0,
                      "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0]},
     "gemma4_text": {"layer_types": WINDOWED, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 384,
-                    "global_head_dim": 32},
+                    "num_experts": None, "global_head_dim": 32},
     "gpt_oss": {"layer_types": WINDOWED, "rope_parameters": {
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
         "truncate": False, "original_max_position_embeddings": 32}},
@@ -95,13 +95,14 @@ TOWER = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "nu
          "depth": 1, "image_size": 28, "patch_size": 14, "out_hidden_size": 64, "num_position_embeddings": 16}
 # models that read images too: the family of their text, what else their configuration has, what their tower has
 SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "gemma3": ("gemma3_text", {"mm_tokens_per_image": 4}, {}),
+    "gemma3": ("gemma3_text", {"mm_tokens_per_image": 4, "image_token_id": 380}, {"image_size": 56}),
     "gemma3n": ("gemma3n_text", {}, {}),
     "gemma4": ("gemma4_text", {}, {}),
     "mistral3": ("mistral", {}, {"head_dim": 16}),
     "qwen2_5_vl": ("qwen2_5_vl_text", {"image_token_id": 380}, {}),
     "qwen3_vl": ("qwen3_vl_text", {"image_token_id": 380}, {"deepstack_visual_indexes": [0]}),
-    "qwen3_5": ("qwen3_5_text", {}, {}),
+    "internvl": ("qwen2", {"image_token_id": 380}, {"image_size": [56, 56], "patch_size": [14, 14]}),
+    "qwen3_5": ("qwen3_5_text", {"image_token_id": 380}, {}),
     "qwen3_5_moe": ("qwen3_5_moe_text", {}, {}),
     "llama4": ("llama4_text", {}, {"vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64}),
     "kimi_k25": ("deepseek_v3", {}, {"pos_emb_height": 4, "pos_emb_width": 4}),
@@ -188,4 +189,7 @@ def make(family: str, path: Path, seed: int = 0, varied: int | None = None) -> N
         for buffer in policy.saved_buffers(model).values():  # they begin as zeros or ones, which a reader may assume
             if buffer.is_floating_point():
                 buffer.add_(0.05 * torch.randn_like(buffer))
+        for weight in model.parameters():  # Gemma 3's projection of features
+            if weight.dim() > 1 and not weight.any():
+                torch.nn.init.normal_(weight, std=0.2)
         model.save_pretrained(path)

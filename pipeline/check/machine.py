@@ -11,7 +11,7 @@ from ouroboros.pipeline.check import engine
 from ouroboros.pipeline.check.report import size
 from ouroboros.pipeline.check.workload import held_sets, workload
 from ouroboros.pipeline.compose.recipe import Recipe
-from ouroboros.pipeline.job import devices, slurm
+from ouroboros.pipeline.job import devices, slurm, torchvision
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import cores
 from ouroboros.pipeline.plan import requests
@@ -134,6 +134,10 @@ def remarks() -> Iterator[Problem]:
         yield Problem("", f"this machine has {len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)}, and torch "
                       f"{_installed('torch')} is a CPU build: the run will use the CPU.", "`make setup-gpu` installs a "
                       "CUDA build.")
+    if torchvision.unmended():
+        yield Problem("", f"torchvision {_installed('torchvision')} is built for CUDA, and neither it nor what imports "
+                      "it (transformers, peft) can be imported with a CPU build of torch.", "Run `python -m "
+                      "ouroboros.pipeline.job.torchvision`, or install that of PyTorch's CPU index.")
     for name, pins in _tested_engines().items():
         if (found := _installed(name)) and found.partition("+")[0] not in pins:
             tested = " and ".join(pins)

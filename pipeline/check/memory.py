@@ -9,7 +9,7 @@ counted: USABLE leaves room for them. benchmarks/gpu_update.md compares the numb
 import math
 from dataclasses import dataclass, replace
 
-from ouroboros.pipeline.check.model_size import Layer, Size
+from ouroboros.pipeline.check.model_size import Layer, Size, Tower
 from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.setting import at
@@ -142,7 +142,26 @@ def activations(size: Size, config: Config, element: int) -> float:
     whole = given or not (taught or sets or at(config, "model.top_k", -1) > 0)  # the kernel sums over all tokens
     of_head = kernel(size, tokens, own) if compiled and element == 2 and whole else head(size, chunk, own)
     of_head += OF_REST * taught * chunk * size.vocabulary
-    return kept + OF_SET * sets * tokens + max(of_head + OF_SCORED * sets * chunk, backward)
+    found = kept + OF_SET * sets * tokens + max(of_head + OF_SCORED * sets * chunk, backward)
+    if size.tower is None:
+        return found
+    of_images = tokens * tower_tokens(size.tower, settings, element)
+    return max(found, of_images) if settings.freeze_vision_tower else found + of_images
+
+
+def tower_tokens(tower: Tower, settings: Trainer, element: int) -> float:
+    """Returns the bytes that the tower takes for each token of an image, in a micro-batch of such tokens alone.
+
+    A layer has of each patch two norms, query, key, value and output of its attention, and of its gated MLP gate,
+    activation, up and product: (8 + 8c) h + 4c inner. A frozen tower has one layer at once, before the text begins, and
+    keeps nothing; a trained one keeps all layers, or of those that are recomputed their inputs and one layer.
+    """
+    layer = (8 + 8 * element) * tower.width + 4 * element * tower.inner
+    if settings.freeze_vision_tower:
+        return tower.patches * layer
+    if settings.enable_gradient_checkpointing is True:
+        return tower.patches * (tower.layers * element * tower.width + layer)
+    return tower.patches * tower.layers * layer
 
 
 def _within(size: Size, layer: Layer, element: int) -> float:

@@ -41,6 +41,17 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Tower:
+    """What reads images. patches: of an image for each token of the text that stands for it. layers: their number.
+    width: of a patch in them, inner: of their MLP."""
+
+    patches: float
+    layers: int
+    width: int
+    inner: int
+
+
+@dataclass(frozen=True)
 class Size:
     """Parameters and widths of a causal language model.
 
@@ -48,7 +59,7 @@ class Size:
     head. embedding: of the input embedding. largest: of the largest tensor. gathered: of the largest module, which
     ZeRO-3 gathers at once. width: of the residual stream. query_width, value_width: of all heads; value_width is the
     input of the output projection. latent: cache entries per token and layer of latent attention; 0 for key and value.
-    layers: (count, layer), equal ones together.
+    layers: (count, layer), equal ones together. tower: of a model that is shown images.
     """
 
     parameters: int
@@ -66,6 +77,7 @@ class Size:
     value_width: int
     layers: tuple[tuple[int, Layer], ...]
     latent: int = 0
+    tower: Tower | None = None
 
     @property
     def query_width(self) -> int:
@@ -78,7 +90,9 @@ class Size:
     @classmethod
     def read(cls, found: dict[str, Any]) -> "Size":
         """Returns the size from its form in JSON (dataclasses.asdict)."""
-        return cls(**found | {"layers": tuple((count, Layer(**layer)) for count, layer in found["layers"])})
+        tower = found.get("tower") and Tower(**found["tower"])
+        layers = tuple((count, Layer(**layer)) for count, layer in found["layers"])
+        return cls(**found | {"layers": layers, "tower": tower})
 
 
 class Sizes:

@@ -34,7 +34,8 @@ PAGE = CONF.parent / "docs" / "models.md"
 TABLE = re.compile(r"^\| family .*?\n(?=\n|\Z)", re.M | re.S)
 FEW = {"granite": "packed", "nemotron_h": "packed", "gpt_oss": "packed", "gemma2": "packed", "nemotron": "rows",
        "llama4_text": "rows"}
-DIFFERENT = ("apertus", "dots1", "lfm2_moe")  # vLLM runs them, with other log-probs; dots1: not tried
+# vLLM runs them, with other log-probs; dots1: not tried; step3p7: with another vision_config
+DIFFERENT = ("apertus", "dots1", "lfm2_moe", "step3p7")
 LENGTHS = (40, 18, 21, 33)  # longer than the windows and chunks of families.py
 RFT = ("algorithm.algorithm_type=grpo", "model.max_prompt_tokens=24", "model.max_response_tokens=40")
 SFT = ("algorithm.algorithm_type=sft", *RFT[1:])

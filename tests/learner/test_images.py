@@ -12,20 +12,30 @@ import torch
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.pipeline.store.pictures import Kept, named, pixels
+from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.adapter import inject
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.packing import Fill, pack
+from ouroboros.stages.learner.objective import Objective
 from ouroboros.workflows.engines.transformers_engine import TransformersEngine
 from ouroboros.workflows.protocol.engine import Request
 from ouroboros.workflows.protocol.hugging_face import causal_model
 from ouroboros.workflows.protocol.sight import FAMILIES, Sight, with_images
 from tests import families
+from tests.configs import TINY, lora, overridden
 from tests.golden.messages import refuses
+from tests.learner.ranks import DPO
 from tests.pictures import png
 
 SIZES = [(8, 8), (13, 9), (90, 57), (30, 170), (8, 8)]
 CPU = torch.device("cpu")
-TOWERS = ("vision", "connector", "visual")
+TOWERS = ("vision", "connector", "visual", "projector")
+SOFT = 380  # the token that stands for features in tests/families.py
+MARKS = {"gemma3": {"boi_token": "<boi>", "eoi_token": "<eoi>", "image_token": "<soft>"},
+         "internvl": {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<soft>",
+                      "video_token": "<video>"}}
+BREAKS = ["\n" * count for count in range(1, 6)]  # of Gemma's tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +49,34 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def model(request, seeing_model, tmp_path_factory):
-    """A model of each family; images of Qwen's have one to 24 tokens."""
+    """A model of each family; images of Qwen's have one to 24 tokens, of InternVL's up to 5 tiles of 4."""
     if request.param == "idefics3":
         return seeing_model
-    from transformers import Qwen2VLImageProcessorPil
-
     directory = tmp_path_factory.mktemp("families") / request.param
     families.make(request.param, directory)
-    Qwen2VLImageProcessorPil(size={"shortest_edge": 28 * 28, "longest_edge": 140 * 140}).save_pretrained(directory)
-    copy(seeing_model / "tokenizer.json", directory)
-    copy(seeing_model / "tokenizer_config.json", directory)
+    processor(request.param, seeing_model).save_pretrained(directory)
+    if "qwen" in request.param:
+        copy(seeing_model / "tokenizer.json", directory)
+        copy(seeing_model / "tokenizer_config.json", directory)
     return directory
+
+
+def processor(family: str, seeing_model):
+    """Of a model of tests/families.py, with the tokenizer of Idefics 3 and the marks of the family."""
+    import transformers as made
+
+    if "qwen" in family:
+        return made.Qwen2VLImageProcessorPil(size={"shortest_edge": 28 * 28, "longest_edge": 140 * 140})
+    tokenizer = made.AutoTokenizer.from_pretrained(seeing_model)
+    tokenizer.add_tokens([*BREAKS, *(f"<unused{number}>" for number in range(SOFT - len(BREAKS) - len(tokenizer)))])
+    tokenizer.add_tokens(["<soft>"], special_tokens=True)
+    tokenizer.add_special_tokens({"extra_special_tokens": [*MARKS[family].values()]})
+    tokenizer._set_model_specific_special_tokens(MARKS[family])
+    if family == "gemma3":
+        square = {"height": 56, "width": 56}
+        return made.Gemma3Processor(made.Gemma3ImageProcessorPil(size=square), tokenizer, image_seq_length=4)
+    tiles = made.GotOcr2ImageProcessorPil(size={"height": 56, "width": 56}, min_patches=1, max_patches=4)
+    return made.InternVLProcessor(tiles, tokenizer, made.InternVLVideoProcessor(), image_seq_length=4)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +94,8 @@ def rows(pictures, sight, model):
         prompt = sight.expanded(prompt, pictures[:count])
         reply = source.integers(3, 90, 5 + count).tolist()
         made.append(Row(f"{count}", prompt + reply, len(prompt), [1] * len(reply), pictures=pictures[:count]))
-    if "seeing" in model.name:  # Qwen's own forward takes each such token for one of an image
-        made[1].tokens[made[1].prompt_length + 1] = sight.mark
+    if "seeing" in model.name:  # the others' own forward takes each such token for one of an image
+        made[1].tokens[made[1].prompt_length + 1] = sight.stands
     other = Row("other", made[0].tokens, made[0].prompt_length, made[0].mask, pictures=pictures[4:])
     return [*made, Row("text", [5, 6, 7, 8, 9, 10], 3, [1, 1, 1]), other]
 
@@ -76,16 +103,17 @@ def rows(pictures, sight, model):
 def alone(model, sight, row: Row) -> torch.Tensor:
     """Log-probs of a row's reply by transformers' own forward, in which features replace the tokens of the prompt."""
     ids = torch.tensor([row.tokens])
-    if "qwen" in model.config.model_type:
+    if model.config.model_type != "idefics3":
         inputs = [sight.processed(one)[1] for one in row.pictures]
         whole = {name: torch.cat([one[name] for one in inputs]) for name in inputs[0]} if inputs else {}
-        logits = model(ids, **whole, mm_token_type_ids=(ids == sight.mark).int()).logits
+        types = {"gemma3": "token_type_ids", "internvl": None}.get(model.config.model_type, "mm_token_type_ids")
+        logits = model(ids, **whole, **({types: (ids == sight.stands).int()} if types else {})).logits
         return logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[row.prompt_length - 1 :, 0]
     embedded = model.get_input_embeddings()(ids)
     if row.pictures:
         inputs = [sight.processed(one)[1] for one in row.pictures]
-        features = model.get_image_features(torch.cat([one["pixel_values"] for one in inputs], 1)).pooler_output
-        places = (ids[0, : row.prompt_length] == sight.mark).nonzero()[:, 0]
+        features = model.get_image_features(torch.cat([one["pixel_values"] for one in inputs])[None]).pooler_output
+        places = (ids[0, : row.prompt_length] == sight.stands).nonzero()[:, 0]
         embedded = embedded.index_put((torch.tensor(0), places), features.flatten(0, 1).to(embedded.dtype))
     logprobs = model(inputs_embeds=embedded).logits[0, :-1].log_softmax(-1)
     return logprobs.gather(-1, ids[0, 1:, None])[row.prompt_length - 1 :, 0]
@@ -137,6 +165,35 @@ def test_a_trained_tower_has_the_gradients_of_transformers_and_its_features_are_
     assert (trained(**micro.inputs(CPU))[0].detach() - before).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_step_on_pairs_with_images_moves_the_text_alone(seeing_model, process, pictures, stage):
+    """DPO, under ZeRO: the first loss is log 2, and the next one lower."""
+    sight, made = Sight(seeing_model), []
+    for number, picture in enumerate(pictures[:4]):
+        prompt = sight.expanded([20 + number, sight.mark, 30], [picture])
+        columns = {"is_expert": False, "chosen_tokens": 2.0}
+        made += [Row(f"{number} {reply}", [*prompt, *reply], len(prompt), [1, 1], dict(columns),
+                     pictures=(picture,)) for reply in ([5, 6], [7, 8])]
+    config = overridden(*TINY, *DPO, f"trainer.zero_stage={stage}", "trainer.share_prompts=true")
+    actor = Actor(seeing_model, config, process)
+    before = {name: one.detach().clone() for name, one in actor.zero.module.model.named_parameters()}
+    for row, values in zip(made, actor.score_rows(made), strict=True):
+        row.columns["ref_logprobs"] = row.spread(values)
+    first, second = (actor.step(made, Objective(config), 1e-3, number).loss for number in (1, 2))
+    assert first == pytest.approx(np.log(2), abs=1e-5)
+    assert second < first - 1e-3
+    moved = {name for name, one in actor.zero.module.model.named_parameters() if not one.equal(before[name])}
+    assert {name for name in before if not any(part in name for part in TOWERS)} == moved
+
+
+def test_an_adapter_is_in_the_text_alone(model):
+    trained = policy.load(model, "cpu", torch.float32, Config().trainer, 1.0, 256)
+    inject(trained.model, model, lora(lora_rank=2), 0)
+    learns = [name for name, one in trained.model.named_parameters() if one.requires_grad]
+    assert learns
+    assert not [name for name in learns if ".lora_" not in name or any(part in name for part in TOWERS)]
+
+
 def test_an_engine_forgets_features_of_another_tower(model, rows, tmp_path, monkeypatch):
     """Those of a tower that stays are kept."""
     engine, row, made = TransformersEngine(model, Config(), [1], False), rows[0], causal_model(model)
@@ -159,10 +216,21 @@ def test_an_engine_forgets_features_of_another_tower(model, rows, tmp_path, monk
         computed.clear()
 
 
-def test_rows_with_images_share_no_prefix(rows):
-    (flat,), (shared,) = (pack([rows[0], rows[5]], 200, 0, 1, fill=fill) for fill in (Fill.FLAT, Fill.SHARED))
-    assert len(shared.input_ids) == len(flat.input_ids) == 2 * len(rows[0].tokens)
-    assert [begin for begin, _ in shared.pictures] == [0, len(rows[0].tokens)]
+def test_rows_share_a_prompt_with_its_images_and_no_other(model, rows):
+    first, other = rows[1], rows[5]
+    cut = Row("cut", first.tokens[:-1], first.prompt_length, first.mask[:-1], pictures=first.pictures)
+    again = Row("again", [*first.tokens[:-2], 9, 8], first.prompt_length, first.mask, pictures=first.pictures)
+    asks = Row("asks", [7, *first.tokens[1:]], first.prompt_length, first.mask, pictures=first.pictures)
+    every = [other, first, rows[0], cut, again, asks]
+    (flat,), (shared,) = (pack(every, 800, 0, 1, fill=fill) for fill in (Fill.FLAT, Fill.SHARED))
+    assert len(flat.input_ids) - len(shared.input_ids) == len(cut.tokens) + len(again.tokens) - 2
+    assert len(shared.pictures) == 4
+    trained = policy.load(model, "cpu", torch.float64, Config().trainer.model_copy(update={"compile": False}), 1.0, 256)
+    if trained.way.recurrent:
+        return  # shares nothing
+    found, expected = (micro.by_row(trained(**micro.inputs(CPU))[0]) for micro in (shared, flat))
+    for place, logprobs in expected.items():
+        assert found[place] == pytest.approx(logprobs, abs=2e-6)
 
 
 def test_replies_have_the_log_probs_of_the_trainer(model, rows):
@@ -202,6 +270,18 @@ def test_prompts_are_expanded_as_the_processor_does_it(seeing_model, pictures):
     assert sight.collapsed([*whole, sight.mark, 7], pictures[:3]) == [*tokens, sight.mark, 7]
     with refuses(DataError, "2", "3"):
         sight.expanded(tokens, pictures[:2])
+
+
+def test_line_breaks_around_images_of_gemma_join_those_of_the_text(seeing_model, pictures, tmp_path):
+    families.config("gemma3").save_pretrained(tmp_path)
+    gemma = processor("gemma3", seeing_model)
+    gemma.save_pretrained(tmp_path)
+    prompt = "user\n<boi>\n\n\n<boi>see\n\n"
+    sight, tokens = Sight(tmp_path), gemma.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    whole = gemma(text=[prompt], images=[[*map(pixels, pictures[:2])]], add_special_tokens=False)["input_ids"][0]
+    assert sight.expanded(tokens, pictures[:2]) == whole
+    assert sight.expanded(tokens[:4], ()) == tokens[:4]
+    assert whole[4] == gemma.tokenizer.convert_tokens_to_ids("\n\n\n")  # one before the mark, two that come with it
 
 
 def test_tokens_are_counted_once_and_no_pixels_are_kept(seeing_model, pictures, monkeypatch):

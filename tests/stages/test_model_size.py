@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ouroboros.pipeline.check.model_size import Layer, Size, Sizes, counted, question
+from ouroboros.pipeline.check.model_size import Layer, Size, Sizes, Tower, counted, question
 from ouroboros.pipeline.settings.model import Model
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store.errors import ModelError
@@ -74,6 +74,14 @@ def test_a_model_with_a_tower_or_without_attention_is_counted(family, heads, tmp
     size = measure(build(str(tmp_path)))
     assert size.parameters == sum(one.numel() for one in load_file(tmp_path / "model.safetensors").values())
     assert (size.heads, size.tied, size.trained < size.parameters) == (heads, False, family == "qwen3_vl")
+
+
+@pytest.mark.parametrize(("family", "patches"), [
+    ("qwen2_5_vl", 4), ("qwen3_5", 4), ("internvl", 4), ("gemma3", 4), ("mistral3", None)])
+def test_a_tower_that_reads_the_images_of_tasks_is_counted(family, patches):
+    """Qwen merges 2 x 2 patches, InternVL half of each edge; Gemma's 4 tokens stand for 56 / 14 squared."""
+    found = model_size._tower(families.config(family))
+    assert found == (patches and Tower(patches, 1, 32, 32))
 
 
 def test_a_checkpoint_without_the_tensors_of_its_tower_is_a_problem(tmp_path):

@@ -14,6 +14,7 @@ from tests.toy.kill import killed, made, start
 ARGUMENTS = "data_processor.task_pipeline.generator_args"
 SMALL = ("recipe=digits", "name=small", f"{ARGUMENTS}.tasks=24", f"{ARGUMENTS}.tests=8", "buffer.batch_size=4",
          "algorithm.repeat_times=4", "buffer.total_steps=2", "trainer.save_interval=1", "monitor=none",
+         "synchronizer.sync_interval=1", "synchronizer.sync_offset=0",
          "stages.sft.buffer.batch_size=32", "stages.sft.buffer.total_steps=2")
 
 

@@ -12,11 +12,12 @@ from tests.golden.messages import refuses
 from tests.pictures import png
 
 
-def test_vllm_is_not_given_images_of_which_it_computes_something_else(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "qwen3_vl"}')
+@pytest.mark.parametrize("kind", ["qwen3_vl", "gemma3"])
+def test_vllm_is_not_given_images_of_which_it_computes_something_else(tmp_path, kind):
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
     config = overridden(*TINY, "explorer.rollout_model.engine_type=vllm")
     assert seeing(config, tmp_path, False) is config
-    with refuses(ConfigError, "qwen3_vl"):
+    with refuses(ConfigError, kind):
         seeing(config, tmp_path, True)
 
 

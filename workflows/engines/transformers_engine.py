@@ -88,17 +88,25 @@ class TransformersEngine(BatchEngine):
                           **{self.cache: cache})
 
     def _see(self, ids, mask, pictures: Sequence[Sequence[Picture]]):
-        """`_forward` of prompts with images, and the shift of the positions behind them. pictures: of each row."""
+        """`_forward` of prompts with images, and the shift of the positions behind them. pictures: of each row; equal
+        rows are computed once."""
         from ouroboros.workflows.protocol.sight import sight_of
 
         self._sight = sight_of(self.model.name_or_path)
-        shown = [(row * ids.shape[1], of_row) for row, of_row in enumerate(pictures) if of_row]
+        rows = [(tuple(row), of_row) for row, of_row in zip(ids.tolist(), pictures, strict=True)]
+        first = {row: place for place, row in reversed([*enumerate(rows)])}
+        ids, mask = ids[[*first.values()]], mask[[*first.values()]]
+        shown = [(row * ids.shape[1], of_row) for row, (_, of_row) in enumerate(first) if of_row]
         seen = self._sight.seen(self.model, ids.flatten(), _positions(mask).flatten(), shown)
-        given = seen.inputs(self.torch.arange(ids.numel(), device=ids.device).view(ids.shape))
-        out = self.model.get_decoder()(**given, attention_mask=mask, use_cache=True)
-        out["logits"] = self.model.get_output_embeddings()(out.last_hidden_state)
-        last = given["position_ids"].view(-1, *ids.shape).amax((0, 2))
-        return out, (last + 1 - mask.sum(-1))[:, None]
+        places, text = self.torch.arange(ids.numel(), device=ids.device).view(ids.shape), self.model.get_decoder()
+        given = seen.inputs(places)
+        out = text(**given, attention_mask=seen.mask(text.config, places, mask), use_cache=True)
+        shift = given["position_ids"].view(-1, *ids.shape).amax((0, 2)) + 1 - mask.sum(-1)
+        number = {row: place for place, row in enumerate(first)}
+        again = self.torch.tensor([number[row] for row in rows], device=ids.device)
+        out[self.cache].reorder_cache(again)
+        out["logits"] = self.model.get_output_embeddings()(out.last_hidden_state)[again]
+        return out, shift[again][:, None]
 
     def _generate(self, requests: Sequence[Request]) -> list[Reply]:
         torch = self.torch

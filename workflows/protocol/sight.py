@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,12 +29,14 @@ Inputs = dict[str, Tensor]  # of `get_image_features`, for one image
 class Seen(NamedTuple):
     """What the text's model gets of flat tokens [T] with images. embeddings: [T, width]. positions: [T], or [3, T] with
     those of time, height and width. stands: [T], whether a token stands for a feature. deep: what is added to the
-    outputs of the first layers there, each [features, width]."""
+    outputs of the first layers there, each [features, width]. blocks: [T], the number of the image whose tokens attend
+    to one another in both directions, -1 elsewhere; None: attention is causal throughout."""
 
     embeddings: Tensor
     positions: Tensor
     stands: Tensor
     deep: Sequence[Tensor]
+    blocks: Tensor | None
 
     def inputs(self, places: Tensor, inside: Tensor | None = None) -> dict[str, Any]:
         """Arguments of its forward for rows of flat places [R, L]. inside: [R, L], false for padding."""
@@ -43,38 +46,82 @@ class Seen(NamedTuple):
             given |= {"visual_pos_masks": stands, "deepstack_visual_embeds": self.deep}
         return given
 
+    def mask(self, text, places: Tensor, inside: Tensor | None) -> Tensor | dict[str, Tensor] | None:
+        """The attention mask of rows of flat places in transformers. text: the configuration of the text's model.
+        inside: [R, L] int64, 0 for padding."""
+        if self.blocks is None:
+            return inside
+        from transformers.models.gemma3.modeling_gemma3 import create_masks_for_vision_model
 
-class Idefics3:
-    """Tiles of one size and tokens around them, with the positions of a text; image tokens attend to those before them
-    alone. Its image processor needs no torchvision."""
+        blocks = self.blocks[places]
+        return create_masks_for_vision_model(
+            text, self.embeddings[places], inside, None, self.positions[places],
+            blocks if inside is None else blocks.masked_fill(inside == 0, -1))
+
+
+class Tiles:
+    """Tiles of one size and tokens around them, with the positions of a text; the tokens of an image attend to those
+    before them alone (Idefics 3, InternVL)."""
+
+    both_ways = False
 
     def __init__(self, model: Path, config):
         self._processor = import_transformers().AutoProcessor.from_pretrained(model, local_files_only=True)
-        self.mark = self._processor.image_token_id
-        self.counts = self._processor.image_processor.do_image_splitting
+        self.mark, self.stands = self._processor.image_token_id, config.image_token_id
+        self.counts = getattr(self._processor.image_processor, "do_image_splitting", True)
 
     def processed(self, image) -> tuple[list[int], Inputs]:
         made = self._processor(text=[self._processor.image_token], images=[[image]], add_special_tokens=False,
                                return_tensors="pt")
-        return made["input_ids"][0].tolist(), {name: made[name] for name in ("pixel_values", "pixel_attention_mask")}
+        inputs = {"pixel_values": made["pixel_values"].flatten(0, -4)}
+        if "pixel_attention_mask" in made:
+            inputs["pixel_attention_mask"] = made["pixel_attention_mask"].flatten(0, -3)
+        return made["input_ids"][0].tolist(), inputs
 
     def features(self, model: torch.nn.Module, images: Sequence[Inputs]) -> list[Tensor]:
-        whole = {name: torch.cat([one[name] for one in images], 1) for name in images[0]}
+        whole = {name: torch.cat([one[name] for one in images]) for name in images[0]}
+        if "pixel_attention_mask" in whole:  # of prompts with as many tiles, here one
+            whole = {name: part[None] for name, part in whole.items()}
         tiles = model.get_image_features(**whole).pooler_output
-        return [part.flatten(0, 1)[None] for part in tiles.split([one["pixel_values"].shape[1] for one in images])]
+        return [part.flatten(0, 1)[None] for part in tiles.split([len(one["pixel_values"]) for one in images])]
 
     def grid(self, inputs: Inputs) -> None:
         return None
+
+    def joined(self, tokens: list[int]) -> list[int]:
+        """A prompt in which images were put, with the tokens that its processor makes of the whole."""
+        return tokens
+
+
+class Gemma3(Tiles):
+    """Tokens of an image attend to one another in both directions. Its mark in a prompt is another token than those
+    that stand for its features, and the line breaks around these join those of the text."""
+
+    both_ways = True
+
+    def __init__(self, model: Path, config):
+        super().__init__(model, config)
+        self._breaks = {token for text, token in self._processor.tokenizer.get_vocab().items() if not text.strip("\n")}
+
+    def joined(self, tokens: list[int]) -> list[int]:
+        read = self._processor.tokenizer
+        made: list[int] = []
+        for breaks, run in groupby(tokens, self._breaks.__contains__):
+            ids = [*run]
+            made += read(read.decode(ids), add_special_tokens=False)["input_ids"] if breaks else ids
+        return made
 
 
 class QwenVL:
     """A token for each square of merged patches, with its row and column as positions (M-RoPE); Qwen3-VL adds features
     of the tower's inner layers to the text's first ones."""
 
+    both_ways, joined = False, Tiles.joined
+
     def __init__(self, model: Path, config):
         self._processor = import_transformers().AutoImageProcessor.from_pretrained(model, local_files_only=True)
         self._merged, self.mark = config.vision_config.spatial_merge_size, config.image_token_id
-        self.counts = True
+        self.stands, self.counts = self.mark, True
 
     def processed(self, image) -> tuple[list[int], Inputs]:
         made = self._processor(images=[image], return_tensors="pt")
@@ -92,7 +139,18 @@ class QwenVL:
         return rows // self._merged, columns // self._merged
 
 
-FAMILIES = {"idefics3": Idefics3, "qwen2_5_vl": QwenVL, "qwen3_vl": QwenVL}  # by model_type
+FAMILIES = {"idefics3": Tiles, "internvl": Tiles, "gemma3": Gemma3, "qwen2_5_vl": QwenVL, "qwen3_vl": QwenVL,
+            "qwen3_5": QwenVL}  # by model_type
+
+
+def patches(config) -> float | None:
+    """How many patches of its tower a token of an image stands for; None of a model that is shown no images."""
+    if config.model_type not in FAMILIES:
+        return None
+    tower, edge = config.vision_config, getattr(config, "scale_factor", None)
+    if config.model_type == "gemma3":
+        return (tower.image_size // tower.patch_size) ** 2 / config.mm_tokens_per_image
+    return (edge or getattr(tower, "spatial_merge_size", None) or 1 / config.downsample_ratio) ** 2
 
 
 class Sight:
@@ -107,7 +165,8 @@ class Sight:
                              "images.")
         self._family = FAMILIES[config.model_type](model, config)
         self.counts = self._family.counts  # whether a processor tells the tiles or patches of an image that is not cut
-        self.mark = self._family.mark  # in a prompt before it is expanded; stands for a feature after
+        self.mark = self._family.mark  # of an image in a prompt, before it is expanded
+        self.stands = self._family.stands  # for a feature, after
         self._read: dict[Picture, tuple[list[int], tuple[int, int] | None]] = {}  # tokens, rows and columns of these
         self._known: OrderedDict[tuple, Tensor] = OrderedDict()  # features by image, type and device, the last used
         self._bytes = 0
@@ -133,8 +192,8 @@ class Sight:
             raise DataError(f"{len(pictures)} images, and the prompt has {marks} tokens for them; needed as many: does "
                             "its text have such a token, or does the chat template not write images?")
         images = iter(pictures)
-        return [one for token in tokens
-                for one in (self.tokens(next(images)) if token == self.mark else (token,))]
+        made = [one for token in tokens for one in (self.tokens(next(images)) if token == self.mark else (token,))]
+        return self._family.joined(made) if pictures else made
 
     def collapsed(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
         """The prompt before it was `expanded`, which vLLM expands itself. tokens: with a response, or without."""
@@ -155,13 +214,14 @@ class Sight:
         features = (dict(zip(pictures, self._made(model, pictures, embedded), strict=True)) if trains else
                     self._features(model, pictures, embedded))
         images = [features[one] for _, of_row in shown for one in of_row]
-        rows = [begin + (ids[begin:] == self.mark).nonzero()[: sum(features[one].shape[1] for one in of_row), 0]
+        rows = [begin + (ids[begin:] == self.stands).nonzero()[: sum(features[one].shape[1] for one in of_row), 0]
                 for begin, of_row in shown]
         places, (first, *deep) = torch.cat(rows), torch.cat(images, 1)
         for places_of_row, (_, of_row) in zip(rows, shown, strict=True):
             positions = self._placed(positions, places_of_row, [self._looked_up(one)[1] for one in of_row])
-        return Seen(embedded.index_put((places,), first), positions,
-                    torch.zeros_like(ids, dtype=torch.bool).index_fill_(0, places, True), deep)
+        stands = torch.zeros_like(ids, dtype=torch.bool).index_fill_(0, places, True)
+        blocks = (stands & ~stands.roll(1)).cumsum(0).where(stands, -1) if self._family.both_ways else None
+        return Seen(embedded.index_put((places,), first), positions, stands, deep, blocks)
 
     def _placed(self, positions: Tensor, places: Tensor, grids: Sequence[tuple[int, int] | None]) -> Tensor:
         """Positions [T] or [3, T] with those of a row's images. places: [n], where their features are."""

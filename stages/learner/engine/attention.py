@@ -51,12 +51,15 @@ def register() -> None:
         AttentionMaskInterface.register(REGISTERED[name], _no_mask)
 
 
-def layout(segments: Segments, device: torch.device, name: str) -> dict:
-    """The keyword arguments that the model's forward passes to the attention function, on its device."""
-    if name == "padded":
-        gather, scatter = padded_places(segments)
-        return {"gather": torch.from_numpy(gather).to(device), "scatter": torch.from_numpy(scatter).to(device),
-                "masks": {}}
+def layout(segments: Segments, device: torch.device, name: str, blocks: Tensor | None = None) -> dict:
+    """The keyword arguments that the model's forward passes to the attention function, on its device. blocks: of tokens
+    that attend to one another in both directions [T], -1: none; they make it `padded`."""
+    if name == "padded" or blocks is not None:
+        gather, scatter = (torch.from_numpy(places).to(device) for places in padded_places(segments))
+        if blocks is not None:
+            behind = (gather == 0) & (torch.arange(gather.shape[1], device=device) > 0)  # the end of a row
+            blocks = blocks[gather].masked_fill(behind, -1)
+        return {"gather": gather, "scatter": scatter, "masks": {}, "blocks": blocks}
     lengths, contexts = segments.lengths, segments.contexts
     places = {"cu_seq_lens_q": torch.from_numpy(segments.bounds).to(device, non_blocking=True),
               "longest": int(lengths.max())}
@@ -93,6 +96,8 @@ def padded_places(segments: Segments) -> tuple[np.ndarray, np.ndarray]:
 
 def _attend(attention, module, *arguments, sequence: Sequence | None = None, **named):
     """attention(module, ...), over the tokens of all ranks that share the micro-batch."""
+    if named.get("blocks") is not None:  # the kernels of GPUs have no such masks
+        attention = padded
     if sequence is None:
         return attention(module, *arguments, **named)
     return sequence.attend(attention, module, *arguments, **named)
@@ -142,10 +147,10 @@ def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0,
 
 
 def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, gather, scatter, masks,
-           sliding_window=None, softcap=None, s_aux=None, **_):
+           blocks=None, sliding_window=None, softcap=None, s_aux=None, **_):
     """As `flash_attn`, on any device. Padding follows each row: the causal mask hides it. s_aux: sinks [H], scores of a
     key without a value that every query attends to (gpt-oss). With them, or capped, scores exist [S, H, longest^2].
-    masks: those of windows, made by the first layer of a forward that has them."""
+    masks: those of windows, made by the first layer of a forward that has them. blocks: [S, longest], as `layout`."""
     heads = query.shape[1]
     flat_gather = gather.flatten()
     # index_select: its backward is an index_add, on CPU several times faster than that of x[gather]
@@ -154,7 +159,7 @@ def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0,
         for x in (query, key, value)
     )  # [S, H, longest, D], D of the values smaller in DeepSeek's latent attention
     if sliding_window not in masks:
-        masks[sliding_window] = _window(q.shape[2], sliding_window, q.device)
+        masks[sliding_window] = _window(q.shape[2], sliding_window, q.device, blocks)
     mask = masks[sliding_window]
     if softcap is None and s_aux is None:
         out = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scaling)
@@ -164,13 +169,17 @@ def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0,
     return flat.index_select(0, scatter)[None], None
 
 
-def _window(length: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Which keys a query attends to [length, length] bool: the last `window` up to its own; None: all up to it."""
-    if not window or window >= length:
+def _window(length: int, window: int | None, device: torch.device, blocks: Tensor | None = None) -> Tensor | None:
+    """Which keys a query attends to [length, length] bool: the last `window` up to its own; None: all up to it. blocks:
+    [S, length]: also the later ones of its own block [S, 1, length, length]."""
+    if blocks is None and (not window or window >= length):
         return None
     places = torch.arange(length, device=device)
     behind = places[:, None] - places[None]
-    return (behind >= 0) & (behind < window)
+    seen = behind >= 0
+    if blocks is not None:
+        seen = (seen | ((blocks[:, :, None] == blocks[:, None]) & (blocks[:, :, None] >= 0)))[:, None]
+    return seen & (behind < (window or length))
 
 
 def _by_scores(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None,

@@ -84,7 +84,7 @@ class MicroBatch:
     this micro-batch, 0 .. S - 1. rows: indices into the batch. experts: those of the engine at `source` [N, layers,
     choices] int64, or None. temperature: [N] float32, 0 where it is that of the model; None: it is throughout. kept:
     ids of what each token was sampled among [N, K] int32, -1 behind the last; all -1: the whole vocabulary; None: it is
-    throughout. pictures: where each row with images begins in T, and these.
+    throughout. pictures: where each prompt with images begins in T, in order, and these.
     """
 
     input_ids: np.ndarray
@@ -186,7 +186,7 @@ def pack(
     assert weights.any(), "a train batch without a single action token"
     assert all(row.prompt_length > 0 for row in rows), "a row without a prompt"
     assert len(rows) % unit == 0, f"{len(rows)} rows are no whole number of {unit}"
-    prefixes = Prefixes(rows, None if any(row.pictures for row in rows) else fill.cost)  # equal tokens, other images
+    prefixes = Prefixes(rows, fill.cost)
     if fill.pads:
         chosen = _padded(rows, budget, ranks, unit, fill is Fill.SINGLE)
     else:
@@ -273,8 +273,8 @@ def _pack_one(
         experts=_experts(chosen) if experts else None,
         temperature=_temperatures(chosen),
         kept=_kept(chosen),
-        pictures=[(int(places[0]), row.pictures) for places, row in zip(flat.places, chosen, strict=True)
-                  if row.pictures],
+        pictures=sorted({(int(places[0]), row.pictures) for places, row in zip(flat.places, chosen, strict=True)
+                         if row.pictures}),
     )
 
 

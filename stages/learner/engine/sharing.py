@@ -74,8 +74,9 @@ class Prefixes:
         order, self.shared = range(len(rows)), np.zeros(len(rows) - 1, np.int64)
         if cost is not None:
             tokens = [np.asarray(row.tokens, ">i8") for row in rows]  # whose bytes sort as the numbers do
-            order = sorted(order, key=[one.tobytes() for one in tokens].__getitem__)
-            self.shared[:] = [common_prefix(tokens[a], tokens[b]) for a, b in pairwise(order)]
+            order = sorted(order, key=lambda row: (rows[row].pictures, tokens[row].tobytes()))
+            self.shared[:] = [common_prefix(tokens[a], tokens[b]) if _alike(rows[a], rows[b]) else 0
+                              for a, b in pairwise(order)]
             lengths = self.lengths[order]
             whole = _whole(lengths, self.shared)
             self.shared[whole[:-1]] = worthwhile(lengths[whole], self.shared[whole[:-1]], cost)
@@ -121,6 +122,12 @@ class Prefixes:
             found |= {one: places[: self.lengths[one]] for one in order[len(found) : row + 1]}
         segments = Segments(np.array(bounds, np.int32), np.array(contexts))
         return Flat(np.concatenate(tokens), np.concatenate(positions), segments, [found[one] for one in indices])
+
+
+def _alike(row: Row, other: Row) -> bool:
+    """Whether equal tokens of two rows mean the same: with images those of whole prompts, in which these are, alone."""
+    begin = row.prompt_length if row.pictures else 0
+    return row.pictures == other.pictures and row.tokens[:begin] == other.tokens[:begin]
 
 
 def _whole(lengths: np.ndarray, shared: np.ndarray) -> np.ndarray:

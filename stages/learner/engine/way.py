@@ -125,7 +125,8 @@ def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, 
         if way.sequence:
             input_ids, positions, segments = way.sequence.pad(input_ids, positions, segments)
             input_ids, positions = way.sequence.own(input_ids), way.sequence.own(positions)
-        places = attention.layout(segments, input_ids.device, way.packed) | {"sequence": way.sequence}
+        places = attention.layout(segments, input_ids.device, way.packed, seen and seen.blocks)
+        places |= {"sequence": way.sequence}
         if way.recurrent:
             places |= way.recurrent.place(segments, input_ids.device)
         given = {"input_ids": input_ids[None], "position_ids": positions[None]} if seen is None else (
@@ -136,5 +137,6 @@ def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, 
     inside = torch.arange(gather.shape[1], device=input_ids.device) < lengths[:, None]
     mask = None if bool(inside.all()) else inside.long()
     given = {"input_ids": input_ids[gather]} if seen is None else seen.inputs(gather, inside)
+    mask = mask if seen is None else seen.mask(transformer.config, gather, mask)
     hidden = transformer(**given, attention_mask=mask, use_cache=False).last_hidden_state
     return hidden.flatten(0, 1).index_select(0, scatter)

