@@ -192,6 +192,13 @@ class Config(Section):
         """Returns whether a stage with these settings trains on a teacher's outputs."""
         return self.kind.learns_from_rollouts and self.algorithm.has_teacher
 
+    @property
+    def own_teacher(self) -> AuxiliaryModel | None:
+        """Returns the auxiliary model whose engine answers for the teacher; None for a copy or a server."""
+        if not self.asks_teacher or self.model.teacher_url is not None or self.model.teacher_name is None:
+            return None
+        return next((one for one in self.explorer.auxiliary_models if one.name == self.model.teacher_name), None)
+
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
         used = self
         with contextlib.suppress(Absent):
