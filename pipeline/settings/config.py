@@ -194,10 +194,9 @@ class Config(Section):
 
     @property
     def own_teacher(self) -> AuxiliaryModel | None:
-        """Returns the auxiliary model whose engine answers for the teacher; None for a copy or a server."""
-        if not self.asks_teacher or self.model.teacher_url is not None or self.model.teacher_name is None:
-            return None
-        return next((one for one in self.explorer.auxiliary_models if one.name == self.model.teacher_name), None)
+        """Returns the auxiliary model whose engine answers for a teacher; None for a copy or a server."""
+        name = None if self.model.teacher_url is not None else self.model.teacher_name
+        return next((one for one in self.explorer.auxiliary_models if one.name == name), None) if name else None
 
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
         used = self

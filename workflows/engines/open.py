@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ouroboros.pipeline.job.devices import planned_gpus, visible_gpus
+from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import may_overlap
 from ouroboros.pipeline.store.checkpoints import weight_bytes
 from ouroboros.pipeline.store.errors import ConfigError, pick
@@ -88,7 +89,7 @@ def with_cache(config, model: Path):
     settings = config.explorer.rollout_model
     if settings.engine_type != "vllm" or (
             settings.engines_per_gpu in ("auto", 1) and not may_overlap(config)
-            and not (config.mode == "colocate" and config.explorer.auxiliary_models)):
+            and not (at(config, "mode") == "colocate" and config.explorer.auxiliary_models)):
         return config
     import torch
 
