@@ -17,7 +17,8 @@ EIGHT = list("abcdefgh")
 def settings(mode="both", engines=1, each=1, auxiliary=(), at_most=None, taught=None):
     """each: GPUs of an engine. auxiliary: engine_num of every auxiliary model; taught: whether one is a teacher."""
     return SimpleNamespace(
-        mode=mode, own_teacher=taught, cluster=SimpleNamespace(gpu_per_node=at_most, node_num=1), explorer=SimpleNamespace(
+        mode=mode, own_teacher=taught, cluster=SimpleNamespace(gpu_per_node=at_most, node_num=1),
+        explorer=SimpleNamespace(
             rollout_model=SimpleNamespace(engine_type="vllm", engine_num=engines, tensor_parallel_size=each),
             auxiliary_models=[SimpleNamespace(engine_num=n, tensor_parallel_size=1, model_path="judge")
                               for n in auxiliary]))
