@@ -41,6 +41,7 @@ from ouroboros.stages.learner.engine.batch import Batch
 from ouroboros.stages.learner.engine.compiled import GRAPHS
 from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.way import Way
+from ouroboros.stages.learner.engine_teacher import EngineTeacher
 from ouroboros.stages.learner.estimates import Estimates
 from ouroboros.stages.learner.objective import Objective
 from ouroboros.stages.learner.publishing import Publishing
@@ -133,9 +134,9 @@ class Trainer:
             prove_critic(critic, config, self.text)
         teacher = None
         if "teacher" in context.inputs:
-            served = config.model.teacher_url is not None
-            teacher = (ServedTeacher if served else Teacher)(context, self.model, self.process)
-            if not served:
+            kind = ServedTeacher if config.model.teacher_url else EngineTeacher if config.own_teacher else Teacher
+            teacher = kind(context, self.model, self.process)
+            if kind is Teacher:
                 prove_teacher(teacher, config, self.text)
         return Estimates(self.actor, references, critic, teacher, asked)
 

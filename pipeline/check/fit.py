@@ -24,6 +24,7 @@ from ouroboros.pipeline.check.workload import Disk, disk, workload
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
+from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
 from ouroboros.pipeline.settings.model import TEACHER, Model
 from ouroboros.pipeline.settings.trainer import must_overlap
 from ouroboros.pipeline.store.errors import Problem
@@ -51,11 +52,13 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
     if config.kind.trains and not config.trainer.freeze_vision_tower:
         size = replace(size, trained=size.parameters)
     element, taught = element_bytes(config, gpus), sizes.of(teacher) if teacher and gpus.any else None
-    copied = taught if config.model.teacher_url is None else None
+    own = config.own_teacher
+    copied = taught if own is None and config.model.teacher_url is None else None
     if gpus.gib:
         found["warnings" if config.ignore_validator_suggestions else "problems"] += [
             *beyond_memory(size, config, gpus, judge_bytes(config, gpus, sizes)),
-            teacher_problem(copied, size, config, element, gpus.gib) if copied else None]
+            teacher_problem(copied, size, config, element, gpus.gib) if copied else None,
+            tight_teacher(taught, config, _element_bytes(own.dtype, gpus), gpus.gib) if taught and own else None]
     found["problems"].append(tiles_problem(size, config))
     taken, trained = disk(config, size, element), adapter_words(size, config)
     facts += [*([("LoRA", trained)] if trained else []), *described(size, config, gpus),
@@ -87,18 +90,17 @@ def count_problem(config: Config, gpus: Gpus) -> Problem | None:
 
 
 def judge_bytes(config: Config, gpus: Gpus, sizes: Sizes) -> float:
-    """Returns the weight bytes of the largest reward model, resident with trainer and engine under colocate.
-
-    A model that was not counted adds nothing.
-    """
+    """Returns the bytes of the largest auxiliary model, resident with trainer and engine under colocate: the weights of
+    a reward model, which add nothing where it was not counted, or all that the engine of a teacher may take."""
     models = config.explorer.auxiliary_models if config.mode == "colocate" else []
-    found = [(model, sizes.of(named(model, sizes.starts))) for model in models]
-    return max((float(size.critic * _element_bytes(model.dtype, gpus)) for model, size in found if size),
+    found = [(model, sizes.of(named(model, sizes.starts))) for model in models if model is not config.own_teacher]
+    own = [one.gpu_memory_utilization * gpus.gib * GIB for one in models if one is config.own_teacher and gpus.gib]
+    return max([*own, *(float(size.critic * _element_bytes(model.dtype, gpus)) for model, size in found if size)],
                default=0.0)
 
 
 def beyond_memory(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> list[Problem]:
-    """Lists why the trainer and engine of a stage do not fit. judges: bytes of reward models on the same GPU;
+    """Lists why the trainer and engine of a stage do not fit. judges: bytes of auxiliary models on the same GPU;
     `gpus.gib` must be known. A colocated engine is judged together with the idle trainer once that fits."""
     config = resolved(size, config, gpus, judges)
     trainer = trainer_problem(size, config, gpus, judges) if config.kind.trains else None
@@ -120,9 +122,9 @@ def resolved(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Con
 
 
 def trainer_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
-    """Reports a trainer estimate above USABLE of a GPU, less what reward models and sleeping engines hold there: the
+    """Reports a trainer estimate above USABLE of a GPU, less what auxiliary models and sleeping engines hold there: the
     excess, the parts, and which settings make it fit."""
-    others = {"reward models": judges, "sleeping engines": 0 if must_overlap(config) else asleep(config)}
+    others = {"auxiliary models": judges, "sleeping engines": 0 if must_overlap(config) else asleep(config)}
     element, room = element_bytes(config, gpus), USABLE * gpus.gib * GIB - sum(others.values())
     found = training(size, config, element)
     if found.peak <= room:
@@ -143,14 +145,14 @@ def tiles_problem(size: Size, config: Config) -> Problem | None:
 
 
 def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
-    """Reports `trainer.overlap=true` where trainer, engines and reward models together exceed USABLE of a GPU."""
+    """Reports `trainer.overlap=true` where trainer, engines and auxiliary models together exceed USABLE of a GPU."""
     if not must_overlap(config):
         return None
     trainer, answering = training(size, config, element_bytes(config, gpus)).peak, engines(config, gpus.gib * GIB)
     excess = trainer + answering + judges - USABLE * gpus.gib * GIB
     if excess <= 0:
         return None
-    of_judges = f" and {judges / GIB:.1f} for reward models" if judges else ""
+    of_judges = f" and {judges / GIB:.1f} for auxiliary models" if judges else ""
     return Problem("trainer.overlap", f"needs about {trainer / GIB:.1f} GiB for the trainer beside "
                    f"{answering / GIB:.1f} for engines{of_judges}, {excess / GIB:.1f} more than {USABLE:.0%} of "
                    f"{gpus.gib:g}.", "Lower explorer.rollout_model.gpu_memory_utilization or "
@@ -197,7 +199,7 @@ def _changes(config: Config, gpus: Gpus) -> dict[str, Any]:
 def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) -> Problem | None:
     """Reports an engine whose memory share is too small for weights and one sequence, or too large for its GPU.
 
-    others: bytes that an idle trainer and reward models hold on the same GPU.
+    others: bytes that an idle trainer and auxiliary models hold on the same GPU.
     """
     element, share = element_bytes(config, gpus), config.explorer.rollout_model.gpu_memory_utilization
     engine, longest, whole = rollout(size, config, element, gpus.gib), workload(config).longest, gpus.gib * GIB
@@ -211,8 +213,8 @@ def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) ->
         f"{', or mode=both with separate GPUs' if config.mode == 'colocate' else ''}.")
     return Problem("explorer.rollout_model.gpu_memory_utilization", f"the engine has {engine.share / GIB:.1f} of "
                    f"{gpus.gib:g} GiB on each GPU and needs {needed / GIB:.1f} for weights and one sequence of "
-                   f"{longest:,} tokens; trainer and reward models keep {others / GIB:.1f}{_logprobs(kept)}.", advice,
-                   found=share)
+                   f"{longest:,} tokens; trainer and auxiliary models keep {others / GIB:.1f}{_logprobs(kept)}.",
+                   advice, found=share)
 
 
 def gpu_words(config: Config, gpus: Gpus) -> str:
@@ -299,13 +301,32 @@ def teacher_problem(teacher: Size, policy: Size, config: Config, element: int, g
                    "more ranks, or take a smaller teacher.")
 
 
+def prompt_logits(teacher: Size, config: Config, element: int) -> float:
+    """Returns the bytes of the logits of a prompt, or of the piece that an engine of ours computes at once, as vLLM
+    holds them besides its share: as they are computed and, in float32, they and their log-probs."""
+    longest = longest_sequence(config.model)
+    return (element + 8) * (min(longest, PROMPT_PIECE) if config.own_teacher else longest) * teacher.vocabulary
+
+
+def tight_teacher(teacher: Size, config: Config, element: int, gib: float) -> Problem | None:
+    """Reports an engine whose share of a GPU of `gib` does not hold its teacher. element: bytes of a weight."""
+    one, place = config.own_teacher, config.explorer.auxiliary_models.index(config.own_teacher)
+    needed = (element * teacher.parameters / one.tensor_parallel_size + prompt_logits(teacher, config, element)) / GIB
+    if needed <= one.gpu_memory_utilization * gib:
+        return None
+    return Problem(f"explorer.auxiliary_models.{place}.gpu_memory_utilization", f"the teacher needs about {needed:.1f} "
+                   f"of {gib:g} GiB for its weights and the logits of prompts.", "Raise it or tensor_parallel_size, or "
+                   "take a smaller teacher.", found=one.gpu_memory_utilization)
+
+
 def teacher_words(teacher: Size, config: Config, element: int) -> str:
-    """Describes the cost of a teacher, for the plan. On a server: as computed by vLLM, the logits of a prompt and, in
-    float32, they and their log-probs."""
+    """Describes the cost of a teacher, for the plan."""
+    size, logits = element * teacher.parameters / GIB, prompt_logits(teacher, config, element) / GIB
     if config.model.teacher_url is not None:
-        logits = (element + 8) * longest_sequence(config.model) * teacher.vocabulary / GIB
         return (f"asked at model.teacher_url; that server needs up to {logits:.1f} GiB for the logits of a prompt, "
-                f"besides weights of {element * teacher.parameters / GIB:.1f} GiB, and is not counted here")
-    size = element * teacher.parameters / GIB
+                f"besides weights of {size:.1f} GiB, and is not counted here")
+    if one := config.own_teacher:
+        return (f"the model {one.name} of explorer.auxiliary_models: weights of {size / one.tensor_parallel_size:.1f} "
+                f"GiB on each of its GPUs, and up to {logits:.1f} GiB for the logits of prompts")
     return (f"{size:.1f} GiB in host memory for each of {config.trainer.ranks} rank(s); on the GPU while it "
             f"scores: about {scoring(teacher, config, element) / GIB:.1f} GiB")

@@ -100,7 +100,7 @@ def _auxiliary_problem(config: Config, key: str, path: str) -> Problem | None:
     if (scores and count != 1) or (not scores and scoring):
         return Problem(key, f"it is {named} with {count} labels; needed a sequence classifier with one label "
                        "(…ForSequenceClassification, num_labels 1).", found=path)
-    if not scores and config.mode == "colocate":
+    if not scores and config.mode == "colocate" and model is not config.own_teacher:
         return Problem("mode", f"{key} is served by a second engine, in addition to the one that takes turns with the "
                        "trainer.", "Set mode=both.", found="colocate")
     return None
@@ -266,7 +266,7 @@ def _unfit(recipe: Recipe, settings, model) -> tuple[str, str] | None:
     if not path.scores and scoring:
         return ("reward_model asks it, and that stage trains no reward model.",
                 f"Name one with algorithm_type={' or '.join(OF_SCORES)}.")
-    if not path.scores and settings.mode == "colocate":
+    if not path.scores and settings.mode == "colocate" and model is not settings.own_teacher:
         return "it is served by a second engine, in addition to the one that takes turns with the trainer.", (
             "Set mode=both.")
     return None

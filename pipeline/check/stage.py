@@ -205,11 +205,12 @@ def unasked_models(recipe: Recipe) -> list[Problem]:
     stages = recipe.settings.values()
     sets = [(one, stage.buffer.explorer_input) for stage in stages for _, one in tasksets(stage)]
     if not any(stage.explorer.auxiliary_models for stage in stages) or any(
-            _asks_models(taskset, source) for taskset, source in sets):
+            _asks_models(taskset, source) for taskset, source in sets) or any(
+            stage.asks_teacher and stage.own_teacher for stage in stages):
         return []
     return [Problem("explorer.auxiliary_models", "nothing asks them.", "Name reward_model or judge_reward with a "
-                    "judge_model among the functions of buffer.explorer_input.default_reward_fn_type, or a workflow "
-                    "with a parameter auxiliary_models, or leave them out.")]
+                    "judge_model among the functions of buffer.explorer_input.default_reward_fn_type, a workflow "
+                    "with a parameter auxiliary_models, or one as model.teacher_name, or leave them out.")]
 
 
 def _asks_models(taskset, source) -> bool:

@@ -87,7 +87,8 @@ def answering_environment(config) -> dict[str, str]:
 
 
 def share_gpus(visible: list[str], config, ranks: int) -> tuple[list[str], list[str]]:
-    """Returns the GPUs of rollouts and of the trainer: disjoint when used at once, else the first ones for both.
+    """Returns the GPUs of rollouts and of the trainer: disjoint when used at once, else the first ones for both. A
+    trainer that starts its teacher's engine sees all of them.
 
     ranks: of the trainer; 0 without one. Raises ConfigError when there are too few.
     """
@@ -98,7 +99,7 @@ def share_gpus(visible: list[str], config, ranks: int) -> tuple[list[str], list[
         raise ConfigError(f"mode={config.mode} needs {needed} GPUs ({_counted(config, ranks)}), found {len(visible)}."
                           + advice)
     first = ranks if together else 0
-    return visible[first : first + answering], visible[:ranks]
+    return visible[first : first + answering], visible[: needed if ranks and config.own_teacher else ranks]
 
 
 def _counted(config, ranks: int) -> str:

@@ -13,6 +13,7 @@ from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.settings.kinds import of_mode
 from ouroboros.pipeline.settings.remote import UNTOLD
 from ouroboros.pipeline.settings.reward_rules import (
+    asked_models,
     component_keys,
     overlong,
     resampled_by_accuracy,
@@ -22,7 +23,7 @@ from ouroboros.pipeline.settings.reward_rules import (
 from ouroboros.pipeline.settings.setting import Absent
 from ouroboros.pipeline.settings.train_batch import given_batch
 from ouroboros.pipeline.settings.trainer import over_rollout, overlap, partial_rollout, syncs
-from ouroboros.pipeline.store.errors import Problem
+from ouroboros.pipeline.store.errors import Problem, nearest
 
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"
 COLDEST, HOTTEST = 0.01, 100  # temperatures: vLLM samples below 0.01 at 0.01; logits differ by some tens
@@ -114,6 +115,31 @@ def taught(c) -> Found:
         if getattr(a, key) not in (None, unset):
             yield Problem(f"algorithm.{key}", f"with policy_loss_fn={a.policy_loss_fn}, which reads no advantage.",
                           f"Set {unset}.", found=getattr(a, key))
+
+
+def asked_teacher(c) -> Found:
+    """A teacher that is asked answers at temperature 1; one on an engine is a model that nothing else asks."""
+    m, name = c.model, c.model.teacher_name
+    if not c.asks_teacher or (m.teacher_url is None and name is None):
+        return
+    key, found = ("model.teacher_name", name) if m.teacher_url is None else ("model.teacher_url", m.teacher_url)
+    if m.temperature != 1 or truncation.is_truncated(m.top_p, m.top_k, m.min_p):
+        yield Problem(key, "gives log-probs of all tokens at temperature 1, and the policy is sampled otherwise.",
+                      "Set temperature=1, top_p=1, top_k=-1 and min_p=0, or leave it out.", found=found)
+    if m.teacher_url is not None:
+        return
+    if not c.kind.explores:
+        yield Problem(key, "names a model of explorer.auxiliary_models, and this stage has no explorer.",
+                      "Set model.teacher_url, or leave it out.", found=name)
+    elif c.own_teacher is None:
+        yield Problem(key, "no model of explorer.auxiliary_models has that name.",
+                      nearest(name, (one.name for one in c.explorer.auxiliary_models if one.name)), found=name)
+    elif c.own_teacher.model_path != m.teacher_model_path:
+        yield Problem("model.teacher_model_path", f"is not that of the model {name}, which answers for the teacher: "
+                      f"{c.own_teacher.model_path}.", "Set both to one.", found=m.teacher_model_path)
+    elif name in set.union(*asked_models(c)):
+        yield Problem(key, "is asked by a reward function too.", "Give that an entry of explorer.auxiliary_models with "
+                      "another name.", found=name)
 
 
 def weighed(c) -> Found:
@@ -312,7 +338,7 @@ def broken(c) -> Found:
 
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, taught,
-         weighed, whole_matrices, token_budget, truncation.unfit, groups, critic, resampling, passes,
+         asked_teacher, weighed, whole_matrices, token_budget, truncation.unfit, groups, critic, resampling, passes,
          reference_update, towers, texts,
          sampling_of_sets, pairs, nodes, reward_model, rewards, overlong, resampled_by_accuracy, component_keys,
          over_rollout, partial_rollout, overlap, syncs, server)

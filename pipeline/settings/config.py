@@ -197,6 +197,12 @@ class Config(Section):
         """Returns whether a stage with these settings trains on a teacher's outputs."""
         return self.kind.learns_from_rollouts and self.algorithm.has_teacher
 
+    @property
+    def own_teacher(self) -> AuxiliaryModel | None:
+        """Returns the auxiliary model whose engine answers for a teacher; None for a copy or a server."""
+        name = None if self.model.teacher_url is not None else self.model.teacher_name
+        return next((one for one in self.explorer.auxiliary_models if one.name == name), None) if name else None
+
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
         used = self
         with contextlib.suppress(Absent):

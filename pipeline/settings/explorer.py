@@ -91,6 +91,9 @@ class RolloutModel(Section):
                               "Leave it out.", found=value)
 
 
+PROMPT_PIECE = 1024  # tokens of a teacher's prompts that its engine computes at once on a GPU
+
+
 class AuxiliaryModel(Section):
     """A model besides the policy: a sequence classifier with one label scores responses (reward_model); any other model
     is served to judge_reward and to workflows with a parameter `auxiliary_models`."""

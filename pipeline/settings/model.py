@@ -6,7 +6,6 @@ from ouroboros.pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEED
 from ouroboros.pipeline.settings.kinds import REWRITING
 from ouroboros.pipeline.settings.lora import WHOLE
 from ouroboros.pipeline.settings.setting import Section, rule, section, setting
-from ouroboros.pipeline.settings.truncation import is_truncated
 from ouroboros.pipeline.store.errors import Problem
 
 # rope_type -> what rope_scaling needs besides it; dynamic is absent: engine and trainer stretch it by different lengths
@@ -98,7 +97,9 @@ class Model(Section):
     teacher_url: str | None = setting(
         None, "address, up to and with /v1, of a server that has the teacher and gives log-probs of prompts, as vLLM's "
               "does, in place of a copy in the host memory of each rank; null: a copy", how=True)
-    teacher_name: str | None = setting(None, "name of the teacher on that server; null: its directory", how=True)
+    teacher_name: str | None = setting(None, "name of the teacher on that server, null: its directory; or without an "
+                                       "address that of a model of explorer.auxiliary_models, whose engine answers in "
+                                       "place of a copy in the host memory of each rank", how=True)
     teacher_key_env: str | None = setting(None, "environment variable with the API key of that server; null: it needs "
                                                 "none", how=True)
     init: Init = section(Init)
@@ -199,10 +200,6 @@ class Model(Section):
             yield Problem("teacher_url", "without teacher_model_path, whose tokens are compared with the policy's, and "
                           "its name and highest token id with the server's model.",
                           "Set it to the directory that the server has.", found=self.teacher_url)
-        if self.temperature != 1 or is_truncated(self.top_p, self.top_k, self.min_p):
-            yield Problem("teacher_url", "gives log-probs of all tokens at temperature 1, and the policy is sampled "
-                          "otherwise.", "Set temperature=1, top_p=1, top_k=-1 and min_p=0, or leave it out.",
-                          found=self.teacher_url)
 
     @rule
     def _one_adapter(self):

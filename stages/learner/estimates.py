@@ -8,8 +8,7 @@ from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.critic import Critic
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.reference import References
-from ouroboros.stages.learner.served_teacher import ServedTeacher
-from ouroboros.stages.learner.teacher import Teacher
+from ouroboros.stages.learner.teacher import TeacherScores
 
 MEASURED = ("old_logprobs", "entropies", "mean_scores")  # of Actor.measure, in its order
 
@@ -22,7 +21,7 @@ class Estimates:
     actor: Actor
     references: References | None = None
     critic: Critic | None = None
-    teacher: Teacher | ServedTeacher | None = None
+    teacher: TeacherScores | None = None
     asked: frozenset[str] = frozenset()
 
     @property

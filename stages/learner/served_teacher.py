@@ -1,12 +1,13 @@
-"""A teacher on a server: its prompt log-probs, in place of a copy in the host memory of each rank.
+"""Teachers that rank 0 asks for log-probs of prompts, so that no rank holds one; here one on a server.
 
 `vllm serve`, or a server with its interface, answers /v1/completions of token ids with `prompt_logprobs`: of each token
-of the prompt, and of the K likeliest at its place, all at temperature 1. Rank 0 asks; no rank holds the teacher. That
-it is the teacher at all, is asked at the start, by the name of the model and its highest token id.
+of the prompt, and of the K likeliest at its place, all at temperature 1. That it is the teacher at all, is asked
+at the start, by the name of the model and its highest token id.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from abc import abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,53 +29,80 @@ HELD_BYTES = 64 << 20  # of replies at once, where one alone does not have more
 LEAST = 1e-12  # probability of all tokens but the likeliest: 1 less theirs, of which rounding leaves no more
 
 
-class ServedTeacher(TeacherScores):
-    """As Teacher, asked at model.teacher_url."""
+class AskedTeacher(TeacherScores):
+    """As Teacher, by what another process answers of the rows' tokens. setting: the one that names it."""
     added = 1  # the fewest that a completion makes
+    setting = ""
+
+    def logprobs(self, rows: list[Row]) -> list[np.ndarray]:
+        """As of Teacher. Raises StageError when there is no answer. Collective."""
+        self.refuse_unknown_tokens(rows)
+        if odd := next((row for row in rows if row.kept or row.temperature not in (None, 1.0)), None):
+            raise DataError(f"the row {odd.id} was sampled at temperature {odd.temperature or 1:g}, or among some "
+                            f"tokens alone, and {self.setting} gives log-probs of all tokens at temperature 1. "
+                            "Sample with temperature=1, top_p=1, top_k=-1 and min_p=0, or leave it out.")
+        return self.together(lambda: self.asked(rows))
+
+    @abstractmethod
+    def asked(self, rows: list[Row]) -> list[np.ndarray]:
+        """What `logprobs` returns, on rank 0."""
+
+    def together(self, ask: Callable[[], Any]) -> Any:
+        """What rank 0 is answered, on every rank; or raises its error on all, which must not wait for it."""
+        found = None
+        if self.process.rank == 0:
+            try:
+                found = ask()
+            except OuroError as error:
+                found = error
+            except Exception as error:
+                found = StageError(f"{self.setting}: {brief(error)}.")
+        if isinstance(found := self.process.first(found), OuroError):
+            raise found
+        return found
+
+    def of_row(self, row: Row, found: list[dict[int, float] | None]) -> np.ndarray:
+        """[N] or with tops [N, 2 tops + 2], of the action tokens. found: of each token [L], id -> log-prob at its
+        place, of it and of the likeliest."""
+        places = row.prompt_length + np.flatnonzero(row.mask)
+        return np.array([self._token(found[place], row.tokens[place]) for place in places], np.float32)
+
+    def _token(self, found: dict[int, float], token: int) -> float | list[float]:
+        if not self.tops:
+            return found[token]
+        known = sorted((-one, id_) for id_, one in found.items() if id_ < self.among)[: self.tops]
+        likely, ids = [-one for one, _ in known], [id_ for _, id_ in known]
+        lacking = self.tops - len(ids)
+        rest = NOTHING if self.tops == self.among else np.log(max(1 - np.exp(likely).sum(), LEAST))
+        return [found[token], *ids, *[-1] * lacking, *likely, *[NOTHING] * lacking, rest]
+
+
+class ServedTeacher(AskedTeacher):
+    """Asked at model.teacher_url."""
 
     def __init__(self, context: Context, student: Path, process: Process):
         """Raises also ModelError when the server has another model, and StageError when it does not answer."""
         model = context.config.model
         self.server = Settings(base_url=model.teacher_url, api_key_env=model.teacher_key_env,
                                model_name=model.teacher_name or str(model_directory(context.inputs["teacher"])))
+        self.setting = f"model.teacher_url={model.teacher_url}"
         super().__init__(context, student, process)
-        self._together(self._prove())
+        self.together(lambda: asyncio.run(self._prove()))
 
     async def _prove(self) -> None:
         remote, name, ids = Remote(self.server), self.server.model_name, [0, self.settings.vocab_size - 1]
         try:
             if name not in (there := await remote.models()):
-                raise ModelError(f"model.teacher_url={self.server.base_url} has the models {', '.join(there)}, needed "
-                                 f"{name}. Set model.teacher_name, or --served-model-name of the server.")
-            self._token((await self._said(remote, ids))[1], ids[1])
+                raise ModelError(f"{self.setting} has the models {', '.join(there)}, needed {name}. Set "
+                                 "model.teacher_name, or --served-model-name of the server.")
+            await self._said(remote, ids)
         finally:
             await remote.close()
 
-    def logprobs(self, rows: list[Row]) -> list[np.ndarray]:
-        """As of Teacher. Raises StageError when the server does not answer. Collective."""
-        self.refuse_unknown_tokens(rows)
-        if odd := next((row for row in rows if row.kept or row.temperature not in (None, 1.0)), None):
-            raise DataError(f"the row {odd.id} was sampled at temperature {odd.temperature or 1:g}, or among some "
-                            "tokens alone, and model.teacher_url gives log-probs of all tokens at temperature 1. "
-                            "Sample with temperature=1, top_p=1, top_k=-1 and min_p=0, or leave out teacher_url.")
-        return self._together(self._asked(rows))
+    def asked(self, rows: list[Row]) -> list[np.ndarray]:
+        return asyncio.run(self._replies(rows))
 
-    def _together(self, asking: Coroutine) -> Any:
-        """What rank 0 is answered, on every rank; or raises its error on all, which must not wait for it."""
-        found = None
-        if self.process.rank == 0:
-            try:
-                found = asyncio.run(asking)
-            except OuroError as error:
-                found = error
-            except Exception as error:
-                found = StageError(f"model.teacher_url={self.server.base_url}: {brief(error)}.")
-        asking.close()
-        if isinstance(found := self.process.first(found), OuroError):
-            raise found
-        return found
-
-    async def _asked(self, rows: list[Row]) -> list[np.ndarray]:
+    async def _replies(self, rows: list[Row]) -> list[np.ndarray]:
         each = ENTRY_BYTES * (self.tops + 1) * max(len(row.tokens) for row in rows)
         most = max(1, min(self.server.concurrency, HELD_BYTES // each))
         remote = Remote(self.server.model_copy(update={"concurrency": most}))
@@ -84,29 +112,17 @@ class ServedTeacher(TeacherScores):
             await remote.close()
 
     async def _row(self, remote: Remote, row: Row) -> np.ndarray:
-        """[N] or with tops [N, 2 tops + 2], of the action tokens."""
-        found, places = await self._said(remote, row.tokens), row.prompt_length + np.flatnonzero(row.mask)
-        return np.array([self._token(found[place], row.tokens[place]) for place in places], np.float32)
+        return self.of_row(row, await self._said(remote, row.tokens))
 
-    async def _said(self, remote: Remote, tokens: list[int]) -> list[dict[str, dict[str, Any]] | None]:
-        """What is said of each token, and of the likeliest at its place."""
+    async def _said(self, remote: Remote, tokens: list[int]) -> list[dict[int, float] | None]:
+        """The log-prob of each token, and of the likeliest at its place."""
         said = await remote.complete(tokens, max_tokens=1, temperature=1.0, extra_body={"prompt_logprobs": self.tops})
         found = (said.choices[0].model_extra or {}).get("prompt_logprobs")
         if not isinstance(found, list) or len(found) != len(tokens):
-            raise StageError(f"model.teacher_url={self.server.base_url} gives no log-probs of the prompt; needed a "
-                             "server of vLLM's interface, which answers prompt_logprobs in /v1/completions.")
+            raise StageError(f"{self.setting} gives no log-probs of the prompt; needed a server of vLLM's interface, "
+                             "which answers prompt_logprobs in /v1/completions.")
+        found = [place and {int(id_): one["logprob"] for id_, one in place.items()} for place in found]
+        if (highest := max(id_ for place in found for id_ in place or ())) >= self.settings.vocab_size:
+            raise ModelError(f"{self.setting} answers token id {highest}, and the teacher has "
+                             f"{self.settings.vocab_size}: the server has another model.")
         return found
-
-    def _token(self, found: dict[str, dict[str, Any]], token: int) -> float | list[float]:
-        """found: token id -> what is said of it, at the place of a token."""
-        if (highest := max(map(int, found))) >= self.settings.vocab_size:
-            raise ModelError(f"model.teacher_url={self.server.base_url} answers token id {highest}, and the teacher "
-                             f"has {self.settings.vocab_size}: the server has another model.")
-        own = found[str(token)]["logprob"]
-        if not self.tops:
-            return own
-        known = sorted((-one["logprob"], int(id_)) for id_, one in found.items() if int(id_) < self.among)[: self.tops]
-        likely, ids = [-one for one, _ in known], [id_ for _, id_ in known]
-        lacking = self.tops - len(ids)
-        rest = NOTHING if self.tops == self.among else np.log(max(1 - np.exp(likely).sum(), LEAST))
-        return [own, *ids, *[-1] * lacking, *likely, *[NOTHING] * lacking, rest]

@@ -49,7 +49,7 @@ class TeacherScores(FixedScores):
         if room < longest + self.added:
             raise ModelError(f"model.teacher_model_path={model} has room for {room} tokens (max_position_embeddings), "
                              f"and the policy's sequences have up to {longest}"
-                             f"{', to which a server adds one' * self.added}. Shorten model.max_prompt_tokens or "
+                             f"{', to which a request adds one' * self.added}. Shorten model.max_prompt_tokens or "
                              "model.max_response_tokens, or take another teacher.")
         self.among = min(read_config(student, trust).get_text_config().vocab_size, self.settings.vocab_size)
         loss, given = config.algorithm.loss, config.algorithm.policy_loss_fn_args

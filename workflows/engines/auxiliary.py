@@ -71,9 +71,9 @@ def served(config, name: str) -> Served:
 
 
 def endpoints(config) -> list[Endpoint]:
-    """How all chat models are asked, in the order of the setting. All are loaded at once."""
-    models = enumerate(config.explorer.auxiliary_models)
-    started = [_start(config, index) for index, model in models if not is_classifier(_place(model))]
+    """How all chat models are asked, in the order of the setting, but not a teacher. All are loaded at once."""
+    started = [_start(config, index) for index, model in enumerate(config.explorer.auxiliary_models)
+               if model is not config.own_teacher and not is_classifier(_place(model))]
     return [one.endpoint for one in started]
 
 

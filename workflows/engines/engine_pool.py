@@ -64,13 +64,15 @@ class EnginePool(Engine):
     """
 
     def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, logs: Path, adapter=None,
-                 shared_by: int = 1, device_free: Callable[[], object] = lambda: None):
-        """shared_by: the number of engines on each GPU. device_free: as in `open_engine`."""
+                 shared_by: int = 1, device_free: Callable[[], object] = lambda: None, name: str = "engine",
+                 gpus: list[str] | None = None):
+        """shared_by: the number of engines on each GPU. device_free: as in `open_engine`. name: of their logs. gpus:
+        those of all engines, which a signal to this process's group does not reach then; None: those visible here."""
         self._members: list[Member] = []
         self._serial = count()
         try:
-            for index, (command, environment) in enumerate(_commands(config, shared_by)):
-                self._members.append(_start(f"engine_{index}", command, environment, logs))
+            for index, (command, environment) in enumerate(_commands(config, shared_by, gpus)):
+                self._members.append(_start(f"{name}_{index}", command, environment, logs, gpus is not None))
         except BaseException:
             self._end()
             raise
@@ -150,8 +152,14 @@ class EnginePool(Engine):
         return Pressure(max(one.usage for one in known), sum(one.preemptions for one in known)) if known else None
 
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
+        return self._dealt("score", sequences)
+
+    def prompt_logprobs(self, sequences: Sequence[list[int]], count: int) -> list[list[dict[int, float]]]:
+        return self._dealt("prompt_logprobs", sequences, count)
+
+    def _dealt(self, method: str, sequences: Sequence[list[int]], *others) -> list:
         parts = [sequences[part] for part in deal([len(tokens) for tokens in sequences], len(self._members))]
-        found = self._ask("score", [(part,) if part else None for part in parts])
+        found = self._ask(method, [(part, *others) if part else None for part in parts])
         return [answer for answers in found for answer in answers or ()]
 
     def probe(self, sequence: list[int], pictures: tuple[Picture, ...] = ()) -> list[list[float]]:
@@ -267,10 +275,11 @@ def _part(config, shared_by: int):
         "max_num_seqs": -(-model.max_num_seqs // shared_by)}))
 
 
-def _commands(config, shared_by: int) -> list[tuple[list[str], dict[str, str]]]:
+def _commands(config, shared_by: int, gpus: list[str] | None = None) -> list[tuple[list[str], dict[str, str]]]:
     """Returns command and environment of every engine: with its own GPUs if there are any, or those of its neighbours
     that share them, else its own cores. With several nodes, each has the same number of engines."""
-    model, gpus = config.explorer.rollout_model, visible_gpus(config.cluster.gpu_per_node)
+    model = config.explorer.rollout_model
+    gpus = visible_gpus(config.cluster.gpu_per_node) if gpus is None else gpus
     number, each, available = model.engine_num, model.tensor_parallel_size, cores()
     if config.cluster.node_num > 1:
         on_node, taken = number // config.cluster.node_num, each if config.cluster.gpu_per_node else 0
@@ -286,10 +295,10 @@ def _commands(config, shared_by: int) -> list[tuple[list[str], dict[str, str]]]:
     return [(launch.command(PROCESS, ",".join(map(str, own))), environment) for environment, own in shares]
 
 
-def _start(name: str, command: list[str], environment: dict[str, str], logs: Path) -> Member:
+def _start(name: str, command: list[str], environment: dict[str, str], logs: Path, apart: bool) -> Member:
     with open(logs / f"{name}.log", "ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                                   env={**our_environment(), **environment})
+                                   env={**our_environment(), **environment}, start_new_session=apart)
     questions = Connection(os.dup(process.stdin.fileno()), readable=False)
     answers = Connection(os.dup(process.stdout.fileno()), writable=False)
     process.stdin.close()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ouroboros.pipeline.job.devices import planned_gpus, visible_gpus
+from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import may_overlap
 from ouroboros.pipeline.store.checkpoints import weight_bytes
 from ouroboros.pipeline.store.errors import ConfigError, pick
@@ -78,8 +79,8 @@ def engines_per_gpu(config, model: Path) -> int:
 
 
 def with_cache(config, model: Path):
-    """Returns the settings of an engine with the size of its key/value cache, where it shares its GPU with others or
-    with a trainer that may train meanwhile.
+    """Returns the settings of an engine with the size of its key/value cache, where it shares its GPU with others,
+    with auxiliary models or with a trainer that may train meanwhile.
 
     Otherwise vLLM measures what its weights and activations leave of its part of the memory, and would count what those
     next to it allocate while it starts. config: with that part as `gpu_memory_utilization`. Raises
@@ -87,7 +88,8 @@ def with_cache(config, model: Path):
     """
     settings = config.explorer.rollout_model
     if settings.engine_type != "vllm" or (
-            settings.engines_per_gpu in ("auto", 1) and not may_overlap(config)):
+            settings.engines_per_gpu in ("auto", 1) and not may_overlap(config)
+            and not (at(config, "mode") == "colocate" and config.explorer.auxiliary_models)):
         return config
     import torch
 

@@ -187,6 +187,15 @@ class TransformersEngine(BatchEngine):
         """Log-prob of every token after the first, at temperature 1."""
         return [found for tokens in sequences for found in self.probe(tokens)]
 
+    def prompt_logprobs(self, sequences: Sequence[list[int]], count: int) -> list[list[dict[int, float]]]:
+        return [self._likeliest_at(tokens, count) for tokens in sequences]
+
+    def _likeliest_at(self, tokens: list[int], count: int) -> list[dict[int, float]]:
+        logprobs, own = self._logits(tokens, ())[:-1].log_softmax(-1), self.torch.tensor(tokens[1:], device=self.device)
+        ids = self.torch.cat([logprobs.topk(min(count, logprobs.shape[1])).indices, own[:, None]], 1)
+        return [dict(zip(*pair, strict=True)) for pair in zip(ids.tolist(), logprobs.gather(1, ids).tolist(),
+                                                              strict=True)]
+
     def probe(self, sequence: list[int], pictures: tuple[Picture, ...] = ()) -> list[list[float]]:
         logprobs = self._logits(sequence, pictures)[:-1].log_softmax(-1)
         targets = self.torch.tensor(sequence[1:], device=self.device)

@@ -249,13 +249,18 @@ class VllmEngine(Engine):
         """Log-prob of every token after the first, at temperature 1. Sequences need room for one more token."""
         return self._scored(sequences, [self._prompt(s) for s in sequences])
 
+    def prompt_logprobs(self, sequences: Sequence[list[int]], count: int) -> list[list[dict[int, float]]]:
+        return self._of_prompts([self._prompt(s) for s in sequences], count)
+
     def _scored(self, sequences: Sequence[list[int]], prompts: list[dict]) -> list[list[float]]:
-        parameters = self._sampling(max_tokens=1, prompt_logprobs=0, detokenize=False, temperature=0.0)
+        return [[place[token] for token, place in zip(s[1:], places, strict=True)]
+                for s, places in zip(sequences, self._of_prompts(prompts, 0), strict=True)]
+
+    def _of_prompts(self, prompts: list[dict], count: int) -> list[list[dict[int, float]]]:
+        parameters = self._sampling(max_tokens=1, prompt_logprobs=count, detokenize=False, temperature=0.0)
         outputs = self._llm.generate(prompts, parameters, use_tqdm=False, lora_request=self._lora)
-        return [
-            [position[token].logprob for token, position in zip(s[1:], output.prompt_logprobs[1:], strict=True)]
-            for s, output in zip(sequences, outputs, strict=True)
-        ]
+        return [[{token: one.logprob for token, one in place.items()} for place in output.prompt_logprobs[1:]]
+                for output in outputs]
 
     def probe(self, sequence: list[int], pictures: tuple[Picture, ...] = ()) -> list[list[float]]:
         return self._scored([sequence], [self._prompt(sequence, pictures)])

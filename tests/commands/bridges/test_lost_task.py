@@ -115,6 +115,7 @@ def test_a_source_that_names_no_reward_is_not_one_for_countdown(below, lost):
     made = from_trinity(f"buffer: {{explorer_input: {{taskset: {{path: /d/gsm8k}}, {below}}}}}")
     assert ("reward" in made.lacking) == lost
     assert written(made)["buffer.explorer_input.default_reward_fn_type"] == (
+        ["accuracy_reward", "format_reward"] if "math" in below else
         "format_reward" if "format" in below else "accuracy_reward")
 
 

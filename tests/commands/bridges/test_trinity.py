@@ -211,12 +211,12 @@ def test_defaults_that_differ_are_written():
     assert found["explorer.eval_on_startup"] is True
 
 
-def test_a_math_workflow_is_a_simple_one_with_the_accuracy_as_its_reward():
+def test_a_math_workflow_is_a_simple_one_with_its_two_rewards():
     made = from_trinity("buffer: {explorer_input: {default_workflow_type: math_workflow}}")
     found = written(made)
     assert found["buffer.explorer_input.default_workflow_type"] == "simple_workflow"
-    assert found["buffer.explorer_input.default_reward_fn_type"] == "accuracy_reward"
-    wording(made.chosen[0], "simple_workflow", "math_workflow")
+    assert found["buffer.explorer_input.default_reward_fn_type"] == ["accuracy_reward", "format_reward"]
+    wording(made.chosen[0], "accuracy_reward", "math_workflow")
 
 
 def test_a_name_that_cannot_be_a_directory_is_mended():

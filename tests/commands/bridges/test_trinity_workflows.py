@@ -15,7 +15,8 @@ from tests.bridges import from_trinity, left_out_of_trinity, written
 KEY = "buffer.explorer_input.default_workflow_type"
 SIMPLE = """simple_workflow async_simple_workflow math_workflow async_math_workflow math_boxed_workflow
 async_math_boxed_workflow math_eval_workflow async_math_eval_workflow math_rm_workflow async_math_rm_workflow
-on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow toolcall_workflow"""
+on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow toolcall_workflow simple_mm_workflow
+async_simple_mm_workflow"""
 JUDGED = "math_ruler_workflow async_math_ruler_workflow"
 ABSENT = """math_trainable_ruler_workflow
 rubric_judge_openai_workflow agentscope_workflow_adapter
@@ -41,8 +42,10 @@ def test_single_turns_are_simple_workflows(name):
     found = written(made)
     assert found[KEY] == "simple_workflow"
     own = (name.startswith(("math_", "async_math_")) and "_rm_" not in name) or "distill" in name
-    assert found.get("buffer.explorer_input.default_reward_fn_type") == ("accuracy_reward" if own else None)
-    differs = any(one in name for one in ("eval", "_rm_", "tool_call", "toolcall"))
+    both = ["accuracy_reward", "format_reward"] if name.endswith("math_workflow") else "accuracy_reward"
+    assert found.get("buffer.explorer_input.default_reward_fn_type") == (
+        "accuracy_reward" if "distill" in name else both if own else None)
+    differs = any(one in name for one in ("eval", "_rm_", "tool_call", "toolcall", "distill_math"))
     assert any(said.startswith(f"{name} (simple_workflow): ") for said in made.chosen) == differs
 
 
@@ -57,6 +60,19 @@ buffer: {{explorer_input: {{default_workflow_type: {name}, default_reward_fn_typ
     assert found[f"{source}.system_prompt"].endswith(
         "<think>\n ...your reasoning process here... </think>\n first. You should always include your final answer in "
         "\\boxed{} as closed-form results.")
+
+
+@pytest.mark.parametrize(("name", "more", "word"), [
+    ("math_workflow", "", "<answer>"), ("math_workflow", "default_reward_fn_type: math_reward", "<answer>"),
+    ("math_workflow", "default_reward_fn_type: countdown_reward", None), ("math_boxed_workflow", "", "step by step"),
+    ("math_boxed_workflow", "taskset: {path: /d, workflow_args: {with_think: true}}", "...your reasoning"),
+    ("simple_mm_workflow", "default_reward_fn_type: math_boxed_reward", "...your reasoning"),
+    ("on_policy_distill_math_workflow", "", "step by step"), ("simple_workflow", "", None)])
+def test_the_system_prompt_of_a_workflow_is_written(name, more, word):
+    """math_workflow has one where it rewards by itself."""
+    found = written(from_trinity(f"buffer: {{explorer_input: {{default_workflow_type: {name}, {more}}}}}"))
+    prompt = found.get("buffer.explorer_input.system_prompt")
+    assert prompt is None if word is None else word in prompt
 
 
 @pytest.mark.parametrize("name", JUDGED.split())

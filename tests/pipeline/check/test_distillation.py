@@ -6,15 +6,18 @@ from pathlib import Path
 import pytest
 
 from ouroboros.pipeline.check import machine, samples
-from ouroboros.pipeline.check.fit import scoring, teacher_problem, teacher_words
+from ouroboros.pipeline.check.fit import judge_bytes, scoring, teacher_problem, teacher_words, tight_teacher
 from ouroboros.pipeline.check.memory import GIB, training
 from ouroboros.pipeline.check.model import unfit_teachers
+from ouroboros.pipeline.check.model_size import Sizes
 from ouroboros.pipeline.check.preflight import check
 from ouroboros.pipeline.check.stage import unread
 from ouroboros.pipeline.compose.recipe import Recipe, effective
+from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.settings.explorer import AuxiliaryModel
 from ouroboros.pipeline.store.errors import ModelError
-from tests.configs import changed, places, problems_of
+from tests.configs import changed, element, places, problems_of
 from tests.golden.messages import refuses, wording
 from tests.pipeline.check.test_fit import rft
 from tests.sizes import LARGE, QWEN2, SMALL, TOY, answered
@@ -161,3 +164,40 @@ def test_a_teacher_on_a_server_takes_nothing_of_the_trainer():
     told = teacher_words(LARGE, config, 2)
     assert f"{10 * 8192 * LARGE.vocabulary / GIB:.1f} GiB" in told
     assert "host memory" not in told
+
+
+ENGINE = {"name": "big", "gpu_memory_utilization": 0.3}
+
+
+def by_engine(**given):
+    """Settings of a stage whose teacher an engine has, on one GPU."""
+    config = rft(mode="colocate", model__teacher_name="big", model__teacher_model_path="/big",
+                 algorithm__advantage_fn="on_policy_distill", model__max_prompt_tokens=4096, **given)
+    config.explorer.auxiliary_models = [element(AuxiliaryModel, ENGINE | {"model_path": "/big"})]
+    return config
+
+
+def test_a_teacher_on_an_engine_takes_its_share_of_the_trainers_gpu():
+    """0.3 of 80 GiB; of 1,024 tokens the logits of 152,064 words at 10 bytes, 1.5 GiB, besides its weights."""
+    config, room = by_engine(), Gpus(1, 80.0, True)
+    assert judge_bytes(config, room, Sizes()) == 0.3 * 80 * GIB
+    needed = (2 * LARGE.parameters + 10 * 1024 * LARGE.vocabulary) / GIB
+    assert tight_teacher(LARGE, config, 2, needed / 0.3 + 0.1) is None
+    problem = tight_teacher(LARGE, config, 2, needed / 0.3 - 0.1)
+    assert problem.key == "explorer.auxiliary_models.0.gpu_memory_utilization"
+    wording(problem.needed, f"{needed:.1f}")
+    wording(teacher_words(LARGE, config, 2), "big", "1.5 GiB")
+
+
+@pytest.mark.parametrize(("words", "keys"), [
+    ((), []), (("mode=colocate",), []), (("model.temperature=0.5",), ["model.teacher_name"]),
+    (("model.teacher_name=other",), ["explorer.auxiliary_models", "model.teacher_name"]), ((f"{KEY}=/another",), [KEY]),
+    (("buffer.explorer_input.default_reward_fn_type=judge_reward",
+      "buffer.explorer_input.taskset.reward_fn_args={judge_model: big}"), ["model.teacher_name"]),
+    (("mode=train",), ["mode", "model.teacher_name"])], ids=str)
+def test_a_teacher_on_an_engine_is_a_model_of_the_run_that_nothing_else_asks(tmp_path, words, keys):
+    own = teacher(tmp_path)
+    given = (f"{KEY}={own}", "model.teacher_name=big",
+             f"explorer.auxiliary_models=[{{name: big, model_path: {own}}}]", *words)
+    found = {one.key for one in problems_of("algorithm=on_policy_distill", *given)}
+    assert sorted(one for one in found if one.startswith(("model.teacher", "explorer.aux", "mode"))) == keys

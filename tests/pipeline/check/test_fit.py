@@ -149,7 +149,7 @@ def test_where_nothing_fits_no_setting_is_named_that_another_one_makes_idle():
     (0.9, 80, "both", 0, None), (0.72, 20, "colocate", 5.4, None),
     (0.1, 80, "both", 0, "has 8.0 of 80 GiB on each GPU and needs 14.3 for weights and one sequence of 2,048 tokens"),
     (0.1, 80, "both", 0, "Set it between 0.18 and 0.99."), (0.9, 20, "colocate", 5.4, "Set it between 0.72 and 0.72."),
-    (0.9, 20, "colocate", 5.4, "trainer and reward models keep 5.4."),
+    (0.9, 20, "colocate", 5.4, "trainer and auxiliary models keep 5.4."),
     (0.9, 12, "both", 0, "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs."),
     (0.9, 12, "colocate", 0, "or mode=both with separate GPUs."),
 ])

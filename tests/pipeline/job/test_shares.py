@@ -14,10 +14,11 @@ from tests.golden.messages import refuses
 EIGHT = list("abcdefgh")
 
 
-def settings(mode="both", engines=1, each=1, auxiliary=(), at_most=None):
-    """each: GPUs of an engine. auxiliary: engine_num of every auxiliary model."""
+def settings(mode="both", engines=1, each=1, auxiliary=(), at_most=None, taught=None):
+    """each: GPUs of an engine. auxiliary: engine_num of every auxiliary model; taught: whether one is a teacher."""
     return SimpleNamespace(
-        mode=mode, cluster=SimpleNamespace(gpu_per_node=at_most, node_num=1), explorer=SimpleNamespace(
+        mode=mode, own_teacher=taught, cluster=SimpleNamespace(gpu_per_node=at_most, node_num=1),
+        explorer=SimpleNamespace(
             rollout_model=SimpleNamespace(engine_type="vllm", engine_num=engines, tensor_parallel_size=each),
             auxiliary_models=[SimpleNamespace(engine_num=n, tensor_parallel_size=1, model_path="judge")
                               for n in auxiliary]))
@@ -29,7 +30,9 @@ def settings(mode="both", engines=1, each=1, auxiliary=(), at_most=None):
     (settings(engines=2, auxiliary=[2]), 4, ("efgh", "abcd")),  # the PPO example of the guide: 2 + 2 + 4
     (settings("colocate"), 2, ("a", "ab")), (settings("colocate", engines=4), 2, ("abcd", "ab")),
     (settings("colocate", engines=2, auxiliary=[1, 2]), 1, ("abc", "a")),
-    (settings(engines=2, auxiliary=[1]), 0, ("abc", ""))])  # an evaluation
+    (settings(engines=2, auxiliary=[1], taught=True), 2, ("cde", "abcde")),  # the trainer starts its teacher, on e
+    (settings("colocate", auxiliary=[2], taught=True), 1, ("ab", "ab")),
+    (settings(engines=2, auxiliary=[1], taught=True), 0, ("abc", ""))])  # an evaluation
 def test_side_by_side_no_gpu_has_two_owners_and_colocated_they_share(given, ranks, expected):
     assert share_gpus(EIGHT, given, ranks) == tuple(map(list, expected))
 

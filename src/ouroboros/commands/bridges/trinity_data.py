@@ -241,18 +241,16 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
         made.choose((*place, "name"), f"model_{index}", "several models have names")
     if models and not names_of_rewards(values):
         made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
-    trinity_worlds.write(made, groups, models[:1], [of_set for of_set, _ in _with_path(made, "explorer_input")])
+    trinity_worlds.write(made, values, groups, models[:1], [of_set for of_set, _ in _with_path(made, "explorer_input")])
     math = sorted(name for name, group in groups.items() if "reward" in group)
     if not math:
         _without_reward(made)
         return
     if REWARD not in made.entries:
-        made.choose(REWARD, "accuracy_reward", f"the reward of {math[0]}, without its share for the format")
-    asked = any(path[-1] == "system_prompt" and entry.value for path, entry in made.entries.items())
+        made.choose(REWARD, groups[math[0]]["reward"], f"the reward of {math[0]}")
     by_answer = any("accuracy_reward" in str(entry.value) for entry in made.entries.values())
-    if plain := [name for name in math if "prompt" not in groups[name]]:
-        made.note("math_workflow", workflows=", ".join(plain), form="" if asked else said("form_of_answer"),
-                  by_answer=said("by_answer") if by_answer else "")
+    if by_answer:
+        made.note("math_workflow", workflows=", ".join(math))
 
 
 def _without_reward(made: Translation) -> None:

@@ -12,9 +12,11 @@ LIMITS = ("max_steps", "env_max_steps", "agent_max_steps")  # the smallest ends 
 MOVES = 10  # without one
 
 
-def write(made: Translation, groups: dict[str, dict[str, Any]], models: list[Path], of_sets: list[Path]) -> None:
-    """Writes what the workflows of a source bring. groups: by name (tables/trinity_workflows.yaml). models: the first
-    auxiliary one. of_sets: those with a path."""
+def write(made: Translation, values: dict[Path, Any], groups: dict[str, dict[str, Any]], models: list[Path],
+          of_sets: list[Path]) -> None:
+    """Writes what the workflows of a source bring. values: of the source. groups: by name
+    (tables/trinity_workflows.yaml). models: the first auxiliary one. of_sets: those with a path."""
+    given = {path[-1]: value for path, value in values.items() if value}
     for name, group in groups.items():
         if "world" in group:
             _play(made, of_sets, group["world"])
@@ -22,8 +24,9 @@ def write(made: Translation, groups: dict[str, dict[str, Any]], models: list[Pat
         for of_set in of_sets:
             for key, value in group.get("arguments", {}).items():
                 made.choose((*of_set, "workflow_args", key), value, "its tools")
-        if group.get("prompt"):
-            made.choose((*REWARD[:-1], "system_prompt"), group["prompt"], "the workflow's own")
+        prompt = group.get("with_think" if "with_think" in given else "prompt", group.get("prompt"))
+        if prompt and ("prompt_of" not in group or given.get(REWARD[-1]) in (None, group["prompt_of"])):
+            made.choose((*REWARD[:-1], "system_prompt"), prompt, "the workflow's own")
         if "judge" in group and models:
             _judge(made, models[0], of_sets, group)
         elif "judge" in group:
