@@ -139,7 +139,7 @@ QUESTION = """
 SELECT step, seconds, rollout_seconds, train_seconds, sync_seconds, publish_seconds, train_other_seconds,
        explore_other_seconds, rollout_tokens / rollout_seconds AS rollout_tokens_per_second,
        trained_tokens / train_seconds AS train_tokens_per_second, peak_memory_gib, staleness_max,
-       mismatch_mean, mismatch_max, kl, loss
+       mismatch_mean, mismatch_max, kl, loss, compiled_graphs
 FROM steps ORDER BY step"""
 
 

@@ -94,7 +94,7 @@ class Explorer:
         self.writer = Background()  # compresses and flushes a step's files while the next is generated
         self.groups = Groups(context, self.prompts, self.engine, self.tokenizer,
                              0 if config.mode == "explore" else schedule.sync_offset, self.writer.finish)
-        self.weights = Weights(context, self.engine)
+        self.weights, self.started = Weights(context, self.engine), self.engine.started  # until the first step is made
         if config.mode == "explore":
             self.weights.set_initial(model)
         self.interim = InterimEvaluation(context, self.engine, self.tokenizer, rewards)
@@ -128,6 +128,7 @@ class Explorer:
         rows, calls, tool_calls = self._rows(step, filled)
         other_seconds = time.perf_counter() - begin - self.groups.rollout_seconds - self.weights.ahead_seconds
         rollout = self._record(step, filled, rows, other_seconds, evaluate_seconds)
+        self.started = {}
         chosen = self.groups.selections.rows(step, filled.every, self.context.id)
         self.writer.start(self._write, step, rows, calls, tool_calls, chosen, rollout, journal, self.routings)
         return rollout
@@ -159,6 +160,7 @@ class Explorer:
             late_groups=len(filled.late) if self.context.config.explorer.over_rollout.ratio else None,
             newest_version=weights.version if self.continues else None,
             watch_reward=fmean(self.watched.values()) if self.watched else None,
+            start=[*self.started.items()] or None,
         )
 
     def _rows(self, step: int, filled: Filled

@@ -12,7 +12,7 @@ from ouroboros.pipeline.job import segments, syncs
 from ouroboros.pipeline.job.context import TOTAL, Context, environment
 from ouroboros.pipeline.job.metrics import rollout_metrics, score_metrics, step_metrics
 from ouroboros.pipeline.job.no_signal import ASK, FAILED, Signals
-from ouroboros.pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
+from ouroboros.pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words, start_words
 from ouroboros.pipeline.job.schedule import first_explored, rft_schedule
 from ouroboros.pipeline.job.shares import answering_environment, cores
 from ouroboros.pipeline.job.tracking import open_tracker, sampled_rollouts
@@ -114,6 +114,8 @@ class Follower:
 
     def _report(self, step: records.Step) -> None:
         self.progress.step(step, self.scores)
+        if words := start_words(step):
+            self.context.log.info("start: %s", words)
         self._track(step)
         if line := self.signals.after(step):
             self.context.log.warning("warning: %s", line)

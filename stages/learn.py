@@ -18,7 +18,7 @@ from ouroboros.pipeline.job.activity import UNLIMITED
 from ouroboros.pipeline.job.background import Background
 from ouroboros.pipeline.job.context import TOTAL, Context
 from ouroboros.pipeline.job.ending import OUT_OF_TIME, Stopped
-from ouroboros.pipeline.job.load import Watch
+from ouroboros.pipeline.job.load import Watch, process_seconds
 from ouroboros.pipeline.job.opening import opening
 from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.settings.rates import is_kept
@@ -71,6 +71,7 @@ class Trainer:
         self.ended = False
         self.deadline = Deadline()
         self.measured = 0.0  # when the timings of the last step were taken
+        self.start, begin = {"trainer: imports": process_seconds()}, time.perf_counter()
         checkpoint, saved = self._newest_checkpoint()
         self.algorithm = Algorithm.of(config, saved.get("state", saved.get("kl_coef")))  # its name until 2026-11
         self.objective = Objective(config, self.algorithm)
@@ -99,6 +100,7 @@ class Trainer:
         self.steps = Steps(config, self.objective, self.actor, self.estimates, self.source.total_steps, context.log)
         self.last = min(self.source.total_steps, context.until or self.source.total_steps)
         self.step_done = self._resume(checkpoint, saved)
+        self.start["trainer: weights and their proof"] = time.perf_counter() - begin
 
     def _source(self) -> DataSet | Rollouts:
         """The train batches."""
@@ -239,7 +241,9 @@ class Trainer:
             end = self.measured = time.perf_counter()
             self.deadline.stepped(end - begin)
             seconds = Seconds(trained - train, published - trained if publishes else None, waited,
-                              end - begin - (published - train) - waited, end - begin, self.actor.peak_memory_gib())
+                              end - begin - (published - train) - waited, end - begin, self.actor.peak_memory_gib(),
+                              self.start)
+            self.start = {}
             rows = self.writer.start(self._write, trained_rows(batch, result.logprobs, result.entropies),
                                      step_record(self.context.id, batch, result, mismatch, values, seconds,
                                                  self.load.since(), self.context.config.trainer.overlap))

@@ -12,6 +12,7 @@ from ouroboros.pipeline.check.memory import (
     Training,
     asleep,
     beside,
+    besides_tensors,
     engines,
     kept_logprobs,
     layer_tokens,
@@ -107,7 +108,7 @@ def beyond_memory(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -
     if not trainer and (together := overlap_problem(size, config, gpus, judges)):
         return [together]
     if config.mode == "colocate" and config.kind.trains and not trainer:
-        judges += training(size, config, element_bytes(config, gpus)).idle
+        judges += training(size, config, element_bytes(config, gpus)).idle + besides_tensors(config)
     return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if config.kind.engine else None)
             if problem]
 

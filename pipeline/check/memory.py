@@ -2,7 +2,7 @@
 
 Every term is counted from our own code (stages/learner/) and DeepSpeed's; c is bytes of a weight (2 or 4), P the
 parameters, A the trainable ones (adapter or all), W the ranks, T the tokens of the micro-batch budget, h the width,
-L the layers, V the vocabulary. Small things (positions, masks, the CUDA context, the allocator's slack) are not
+L the layers, V the vocabulary. Small things (positions, masks, the allocator's slack) and `besides_tensors` are not
 counted: USABLE leaves room for them. benchmarks/gpu_update.md compares the numbers with measured ones.
 """
 
@@ -23,6 +23,8 @@ OF_REST = 12  # bytes an entry of the logits without a teacher's likeliest token
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
 BUCKET = 500_000_000  # elements per reduce bucket of DeepSpeed
 ASLEEP = 1.2 * GIB  # of an engine besides weights and cache: CUDA context, graphs, workspaces (benchmarks/gpu_path.md)
+CONTEXT = 0.6 * GIB  # of a trainer's process besides its tensors: CUDA context, workspaces (benchmarks/gpu_two.md)
+NCCL = 1.2 * GIB  # of its buffers, on each GPU of several ranks or of an engine (benchmarks/gpu_two.md)
 LIVE = 1_000_000_000  # elements that ZeRO-3 gathers at most (max_live_parameters), and updates at once (sub_group_size)
 
 
@@ -246,7 +248,13 @@ def engines(config: Config, total: float) -> float:
     """Returns the bytes that the engines on a GPU of `total` bytes hold; none where they are on a server."""
     if config.explorer.rollout_model.engine_type == "openai":
         return 0
-    return config.explorer.rollout_model.gpu_memory_utilization * total + kept_logprobs(config)
+    settings = config.explorer.rollout_model
+    return settings.gpu_memory_utilization * total + kept_logprobs(config) + NCCL * (settings.tensor_parallel_size > 1)
+
+
+def besides_tensors(config: Config) -> float:
+    """Returns the bytes of a trainer's process on its GPU that `training` does not count."""
+    return CONTEXT + NCCL * (config.trainer.ranks > 1)
 
 
 def asleep(config: Config) -> float:

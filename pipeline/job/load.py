@@ -1,5 +1,6 @@
 """What the machine of a stage uses, all of its programs together: watched by a thread, and averaged over each step."""
 
+import time
 from dataclasses import astuple, dataclass
 from threading import Thread
 
@@ -19,6 +20,13 @@ class Load:
     host_load: float | None = None
     gpu_memory_gib: float | None = None
     gpu_load: float | None = None
+
+
+def process_seconds() -> float:
+    """Returns the seconds since this process was started."""
+    import psutil
+
+    return time.time() - psutil.Process().create_time()
 
 
 def look(seconds: float = SECONDS) -> Load:

@@ -89,6 +89,13 @@ def step_line(
         f"{step.seconds:.2f} s", left_seconds is not None and f"{duration(left_seconds)} left")
 
 
+def start_words(step: Step) -> str:
+    """Describes where the seconds up to the end of the first step went; empty for a later one."""
+    ends = {"first rollout": step.rollout_seconds, "first update": step.train_seconds}
+    parts = [*step.start, *((name, took) for name, took in ends.items() if took is not None)] if step.start else []
+    return ", ".join(f"{name} {took:.1f} s" for name, took in parts)
+
+
 def rollout_words(rollout: Rollout) -> str:
     """Describes the output of an explorer step, and its speed."""
     return _joined(row_words(rollout), _speed("rollout", rollout.tokens, rollout.rollout_seconds),

@@ -42,6 +42,9 @@ OTHER_WEIGHTS = re.compile(r"(?!disable_.*quantiz).*quantiz|.*cache_dtype|.*kv_d
                            r".*stochastic_rounding$|.*attention_dtype$|lora_dtype$|fuse_.*_quant$|.*_per_quant$|"
                            r"(moe|linear)_backend$|inductor_passes$|use_non_causal$|(disable_)?sliding_window$|"
                            r"indexer_sparse_logits$|kv_sharing_fast_prefill$|(watermark|diffusion|hisparse)_config$")
+WITHOUT_BITS = re.compile(r"load_in_\dbit$|bnb_|.*quantiz|qat$|.*qlora$|bits$")  # of weights that are trained
+UNPROVED = ("log-probs of such an engine would be those of another distribution than is trained (weights, cache or "
+            "kernels of fewer bits), or are not proved to be those of the same one (speculation)")
 AS_TRAINED = (  # values of theirs that do not: types of models, ways to read their files, kernels for them
     None, False, "auto", [], {}, "bfloat16", "float32", "bf16",
     "safetensors", "fastsafetensors", "runai_streamer", "pt", "npcache",
@@ -54,6 +57,14 @@ def _named(given: dict[str, Any], above: str = "") -> Iterator[tuple[str, str, A
         yield f"{above}{name}", str(name), value
         if isinstance(value, dict):
             yield from _named(value, f"{above}{name}.")
+
+
+def why_absent(key: str) -> str | None:
+    """Returns why there is no setting of this name: it would quantize, or guess tokens ahead. key: dotted."""
+    place, _, name = key.rpartition(".")
+    if WITHOUT_BITS.match(name) and place in ("model", "trainer"):
+        return "weights are trained in model.dtype; training beside quantized ones (QLoRA) is not built."
+    return f"{UNPROVED}." if "rollout" in place and OTHER_WEIGHTS.match(name) else None
 
 
 class RolloutModel(Section):
@@ -86,9 +97,7 @@ class RolloutModel(Section):
                           found=self.extra_engine_args[name])
         for path, name, value in _named(self.extra_engine_args):
             if OTHER_WEIGHTS.match(name) and value not in AS_TRAINED:
-                yield Problem(f"extra_engine_args.{path}", "the engine runs the weights as they are trained, one token "
-                              "after the other; it was not proved that it answers like the trainer otherwise.",
-                              "Leave it out.", found=value)
+                yield Problem(f"extra_engine_args.{path}", f"{UNPROVED}.", "Leave it out.", found=value)
 
 
 PROMPT_PIECE = 1024  # tokens of a teacher's prompts that its engine computes at once on a GPU

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from ouroboros.pipeline.settings.algorithms import without_its_name
 from ouroboros.pipeline.settings.arguments.base import declared, problem_of
 from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.explorer import why_absent
 from ouroboros.pipeline.settings.guide import explain_absent, explain_value, meanings, workflows
 from ouroboros.pipeline.settings.key_names import exists, nearest_key
 from ouroboros.pipeline.settings.setting import Section, about, is_section, leaves, listed, plain
@@ -127,12 +128,12 @@ def fitting(content: dict, base: dict, key: str = "") -> tuple[dict, list[Proble
 
 
 def unknown(key: str, more: Iterable[str] = ()) -> Problem:
-    """Returns the problem of an unknown key: the equivalent of the Trinity-RFT key, or the nearest of ours.
+    """Returns the problem of an unknown key: the equivalent of the Trinity-RFT key, why there is none, or the nearest.
 
     more: names that are not settings but may be meant.
     """
-    if elsewhere := explain_absent(key):
-        return Problem(key, "unknown key.", elsewhere)
+    if why := explain_absent(key) or why_absent(key):
+        return Problem(key, "unknown key.", why)
     return Problem(key, "unknown key.", nearest_key(key, more))
 
 

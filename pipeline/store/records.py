@@ -270,6 +270,9 @@ class Step:
     gpu_load: float | None = column(
         pa.float64(), "share of the time in which its GPUs compute, 0 to 1: mean over the step", later=True,
         default=None)
+    start: dict | None = column(
+        COMPONENTS, "in the first step of a process: seconds of what came before it, by name, of engines those of the "
+        "slowest; engines and trainer start at once", later=True, default=None)
 
 
 @dataclass(slots=True)
@@ -303,6 +306,8 @@ class Rollout:
     newest_version: int | None = column(
         pa.int32(), "trainer step that made the weights it ended with; null without partial_rollout", later=True,
         default=None)
+    start: dict | None = column(COMPONENTS, "in the first step of a process: seconds that the engines took to start, "
+                                "by name", later=True, default=None)
 
 
 def schema(record: type) -> pa.Schema:

@@ -5,6 +5,7 @@ they write. When one child dies, the parent ends the others within seconds; when
 children.
 """
 
+import atexit
 import contextlib
 import os
 import re
@@ -37,6 +38,10 @@ NOTABLE_SECONDS = 10.0
 RENDEZVOUS = ".rendezvous"  # in a stage's directory: where the ranks of a trainer on one node meet
 # on one node: nothing listens to the network
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
+# a trainer's tensors differ in size from one micro-batch to the next: torch's allocator would keep 20 GiB and more that
+# fit none of them. (vLLM's, of engines that sleep, refuses such segments.)
+ALLOCATOR, OLD_ALLOCATOR = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+SEGMENTS = "expandable_segments:True"
 NO_MEMORY = "MemoryError: no more memory was granted; look at `ulimit -v` and the limit of the job or container"
 
 
@@ -90,8 +95,11 @@ class Running:
 def trainer_child(config, own_cores: list[int]) -> Child:
     """Returns the trainer of a stage: ranks on this machine, or evenly on the nodes of its job of SLURM."""
     child = Child(TRAINER, "ouroboros.stages.learn", own_cores, config.trainer.ranks)
+    if not {ALLOCATOR, OLD_ALLOCATOR} & os.environ.keys():
+        child.environment[ALLOCATOR] = SEGMENTS
     if config.cluster.node_num > 1:
-        child.nodes, child.environment = step.nodes(), step.rendezvous()
+        child.nodes = step.nodes()
+        child.environment |= step.rendezvous()
         child.gpus = config.trainer.ranks // config.cluster.node_num if config.cluster.gpu_per_node else 0
     return child
 
@@ -286,6 +294,10 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         code = 1
     if code <= 2:  # else it was asked to end, maybe by a function that it calls
         user_calls.done()
+    if name == TRAINER and code == 0:  # all is written, and to take model, engine and libraries apart takes seconds
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(0)
     if name != TRAINER:  # which may be writing a checkpoint
         at_last = threading.Timer(LEAVE_SECONDS, os._exit, [code])  # threads of user code may go on for ever
         at_last.daemon = True

@@ -1,6 +1,6 @@
 """What a trainer writes of an optimizer step: one line of `steps`, and one of `trained` for each row."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -22,7 +22,8 @@ STATISTICS = ("entropy", "kl", "kl_loss", "clip_fraction", "routed_differently")
 
 @dataclass(frozen=True)
 class Seconds:
-    """Wall time of a step and of its parts, with the GPU memory that it took; columns of the step record."""
+    """Wall time of a step and of its parts, with the GPU memory that it took; columns of the step record. start: what
+    the trainer did before its first step; empty later."""
 
     train_seconds: float
     publish_seconds: float | None
@@ -30,6 +31,7 @@ class Seconds:
     train_other_seconds: float
     seconds: float
     peak_memory_gib: float | None
+    start: dict[str, float] = field(default_factory=dict)
 
 
 def step_record(stage: str, batch: Batch, result: Result, mismatch: Mismatch | None, values: ValueResult | None,
@@ -50,6 +52,8 @@ def step_record(stage: str, batch: Batch, result: Result, mismatch: Mismatch | N
     }
     for part in (batch.metrics, mismatch, values, seconds, load):
         known |= asdict(part) if part else {}
+    engines = next((one.start for one in batch.explored if one.start), ())
+    known["start"] = [*((f"engines: {part}", value) for part, value in engines), *seconds.start.items()] or None
     return records.Step(**dict.fromkeys(records.schema(records.Step).names) | known)
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,16 +94,18 @@ class Saving:
                   manifest: dict[str, Any]) -> None:
         """Writes this rank's files; on rank 0 also makes the checkpoint visible, and deletes old ones."""
         temporary, final = self._temporary(step), checkpoints.checkpoint_directory(self.context.directory, step)
-        flags = [temporary / f".rank={rank}" for rank in range(1, self.process.ranks)]
+        flags = [temporary.with_suffix(f".rank={rank}.tmp") for rank in range(1, self.process.ranks)]
         with _removed_on_error(temporary):
-            with _flushed(temporary):
+            with _flushed(temporary):  # a flush of large files takes as long as their hashes: both at once
                 written(parts)
+                if whole := self.process.rank == 0 and _all_there(temporary, flags):
+                    manifest |= _hashed(temporary)
             if self.process.rank > 0:
                 flags[self.process.rank - 1].touch()
-            elif _all_there(temporary, flags):
+            elif whole:
                 if rows:
                     rows.result()
-                _seal(temporary, manifest)
+                files.write_json(temporary / files.MANIFEST, manifest)
                 files.remove_tree(final)
                 temporary.rename(final)
                 checkpoints.keep_newest(self.context.directory, self.context.config.trainer.max_checkpoints_to_keep)
@@ -133,6 +135,7 @@ def _flushed(directory: Path) -> Iterator[None]:
     def flush() -> None:
         while not over.wait(FLUSH_SECONDS):
             files.flush_tree(directory)
+        files.flush_tree(directory)
 
     thread = threading.Thread(target=flush, daemon=True)
     thread.start()
@@ -155,16 +158,12 @@ def _all_there(temporary: Path, flags: list[Path]) -> bool:
     return True
 
 
-def _seal(temporary: Path, manifest: dict[str, Any]) -> None:
-    """Writes the manifest of a checkpoint, with the hash of every file, and flushes all to the disk meanwhile."""
+def _hashed(temporary: Path) -> dict[str, Any]:
+    """Returns what the manifest of a checkpoint has of its files: the hash of each, and that of the weights."""
     checkpoints.write_dtype(temporary / "model")
     sha256 = hashlib.sha256()
-    with ThreadPoolExecutor(1) as pool:
-        flushed = pool.submit(files.flush_tree, temporary)
-        entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
-        flushed.result()
-    manifest = {**manifest, "weights_hash": sha256.hexdigest()[:16], hashes.FILES: entries}
-    files.write_json(temporary / files.MANIFEST, manifest)
+    entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
+    return {"weights_hash": sha256.hexdigest()[:16], hashes.FILES: entries}
 
 
 class Deadline:

@@ -112,6 +112,9 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     assert [p.name for p in (stage.directory / "checkpoints").glob(".*")] == []
     step = tables.read(tables.step_file(stage.directory, "steps", 2), records.Step).to_pylist()[0]
     assert (step["lr"], step["trained_rows"], step["trained_tokens"], step["grad_norm"]) == (0.8, 2, 7, 2.0)
+    first = tables.read(tables.step_file(stage.directory, "steps", 1), records.Step).to_pylist()[0]
+    assert [name for name, _ in first["start"]] == ["trainer: imports", "trainer: weights and their proof"]
+    assert step["start"] is None
     parts = step["train_seconds"] + step["train_other_seconds"] + step["train_wait_seconds"]
     assert parts == pytest.approx(step["seconds"], abs=1e-3)  # nothing was published
 

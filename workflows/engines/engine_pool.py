@@ -82,7 +82,9 @@ class EnginePool(Engine):
             for member in self._members:
                 self._send(member, ("import_libraries", (config,)))
             device_free()
-        self.version, *_ = self._ask_all("open", *given)
+        versions, started = zip(*self._ask_all("open", *given), strict=True)
+        self.version = versions[0]
+        self.started = {part: max(one[part] for one in started) for part in started[0]}
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
         numbers = [next(self._serial) * len(self._members) + place for place in self._places(requests)]

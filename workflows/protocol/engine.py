@@ -4,10 +4,11 @@ A request contains everything that determines its answer, including the seed, so
 gives the same answer however requests are batched. Requests may be submitted and cancelled while others are computed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -90,9 +91,11 @@ class Pressure:
 
 
 class Engine(Protocol):
-    """A model that answers requests. `version` names engine and release, for the provenance of rows."""
+    """A model that answers requests. `version` names engine and release, for the provenance of rows; `started` has the
+    seconds that its start took, by part."""
 
     version: str
+    started: Mapping[str, float] = MappingProxyType({})
     number: int = 1  # of engines behind the interface
 
     def submit(self, requests: Sequence[Request]) -> list[int]:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ouroboros.pipeline.job.context import open_log
-from ouroboros.pipeline.job.progress import Progress, duration, row_words, step_line, thousands
+from ouroboros.pipeline.job.progress import Progress, duration, row_words, start_words, step_line, thousands
 from ouroboros.pipeline.store.records import Rollout, Score, Step
 from tests.factories import row
 from tests.golden.messages import wording
@@ -35,6 +35,13 @@ def test_a_step_line_holds_every_number_with_its_unit_and_how_good_the_weights_l
     wording(step_line(RFT, evaluated=scores), "48.1%", "38% [35, 41]", "step 10")
     sft = row(Step, step=3, loss=1.5, grad_norm=2.0, trained_tokens=500, train_seconds=1.0, seconds=1.25)
     wording(step_line(sft, 200), "3/200", "1.5000", "2.000", "500 tokens/s")  # parts that took no part are left out
+
+
+def test_a_start_is_told_by_its_parts_and_ends_with_the_first_update():
+    began = row(Step, step=1, start=[("engines: imports", 46.04), ("trainer: imports", 14.0)], rollout_seconds=5.2,
+                train_seconds=9.0)
+    wording(start_words(began), "46.0", "14.0", "5.2", "9.0")
+    assert start_words(RFT) == ""
 
 
 def test_groups_that_were_replaced_or_are_missing_are_told_where_there_are_any():

@@ -5,7 +5,8 @@ import pytest
 from ouroboros.pipeline.check import engine
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.explorer import OWN_ENGINE_ARGS
+from ouroboros.pipeline.settings.explorer import OWN_ENGINE_ARGS, why_absent
+from ouroboros.pipeline.settings.schema import unknown
 from ouroboros.workflows.engines.vllm_engine import _arguments
 from tests.configs import changed, check, lora, overridden
 
@@ -51,6 +52,18 @@ def test_all_that_are_refused_are_problems_of_their_own():
         {"kv_cache_dtype": "bfloat16"}, {"load_format": "runai_streamer"}))])
 def test_an_engine_that_was_not_proved_to_answer_like_the_trainer_is_refused(given, path):
     assert [problem.key for problem in check(changed({KEY: given}))] == [f"{KEY}.{path}"] * bool(path)
+
+
+@pytest.mark.parametrize("key", [
+    "explorer.rollout_model.quantization", "explorer.rollout_model.speculative_config", "model.load_in_4bit",
+    "explorer.rollout_model.kv_cache_dtype", "actor_rollout_ref.rollout.quantization", "trainer.quantization"])
+def test_a_key_that_would_quantize_or_guess_tokens_ahead_has_its_reason(key):
+    assert why_absent(key)
+    assert unknown(key).do == why_absent(key)
+
+
+def test_other_unknown_keys_have_none():
+    assert not any(map(why_absent, ("explorer.rollout_model.engine_nums", "model.sliding_window", "trainer.rank")))
 
 
 CPU, GPU = Gpus(0, None, False), Gpus(1, 80.0, True)
