@@ -13,7 +13,7 @@ from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.ending import SIGNALS
 from ouroboros.pipeline.store.secret_names import secret_variables
 from tests.configs import TINY, overridden
-from tests.fake_run import FakeRun
+from tests.fake_run import FakeRun, whole
 from tests.golden.messages import RECORD, write
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test with ids has a hub of its own (tests/hub.py)
@@ -101,9 +101,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture
 def run(tmp_path):
-    fake = FakeRun(tmp_path).whole()
-    fake.view()
-    return fake
+    return whole(tmp_path)
 
 
 @pytest.fixture

@@ -146,6 +146,13 @@ class FakeRun:
         return self.stage("report", "report", *[s["name"] for s in self.stages], complete=False)
 
 
+def whole(root: Path) -> FakeRun:
+    """A run with all its stages and its directory under runs/."""
+    made = FakeRun(root).whole()
+    made.view()
+    return made
+
+
 def _role(name: str, kind: str) -> str:
     """What a stage of this kind reads of the stage of that name."""
     if kind in ("train", "rft", "evaluate"):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ouroboros.pipeline.check import batch, data, model, named_functions, stage
-from ouroboros.pipeline.compose import own_algorithms
+from ouroboros.pipeline.compose import axes, own_algorithms
 from ouroboros.pipeline.compose.compose import TITLE, composition
 from ouroboros.pipeline.compose.interpolation import resolved
 from ouroboros.pipeline.compose.recipe import Recipe, with_stages
@@ -60,6 +60,11 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
         wrong = [problem.key for problem in problems]
         problems += [one for one in named_functions.wrong_references(recipe) if not _of_unknown_function(one, wrong)]
     return config, [*typed, *secrets.without_values(problems, written)]
+
+
+def of_first_point(overrides: list[str]) -> Config:
+    """Returns the configuration of the first point of a sweep, or of a run; as of `judged`."""
+    return judged(axes.first_point(axes.read(overrides)))[0]
 
 
 def _long_paths(written: dict) -> list[Problem]:

@@ -44,7 +44,7 @@ def data_settings(settings: Config, rows: str, scored: Sequence[Config] = ()) ->
         "eval_tasksets": own if rows == TEST_ROWS else [],
     })
     shown = own[0] if rows == SHOWN_ROWS and own else ExperienceBuffer()
-    if rows == SHOWN_ROWS and settings.algorithm.data == "texts":  # whose prompts are the whole text
+    if rows == SHOWN_ROWS and own and settings.algorithm.data == "texts":  # whose prompts are the whole text
         shown = shown.but("format.response_key", None)
     given = buffer.trainer_input.model_copy(update={
         "experience_buffer": shown,

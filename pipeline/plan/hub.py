@@ -81,9 +81,8 @@ def about_paths(config: Config, lines: Iterable[str]) -> list[str]:
 
 def named(config: Config) -> list[tuple[str, Any]]:
     """Returns (setting, path or id) of every model and every file or directory of rows in a configuration."""
-    found: list[tuple[str, Any]] = []
-    _each(config, lambda value, key: found.extend((key, one) for one in _several(value)))
-    return found
+    return [(key, one) for section in (config, *config.stages) for key in (*MODELS, *ROWS)
+            for _, value in values_of(section, key) for one in _several(value)]
 
 
 def _several(value: Any) -> list:

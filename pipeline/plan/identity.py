@@ -21,7 +21,7 @@ from ouroboros.pipeline.settings.config import Config, environments_of, users_co
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import ASKED, CURATE, LATER, RECIPES, TASKS, Kind, is_below
 from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
-from ouroboros.pipeline.settings.setting import about, at, leaves, plain, values_of
+from ouroboros.pipeline.settings.setting import Section, about, at, leaves, plain, values_of
 from ouroboros.pipeline.settings.unused import without_unused
 from ouroboros.pipeline.store import files, locked
 from ouroboros.pipeline.store.digests import HubPath, StageModel, digest_code, digest_input, digest_meaning, digests
@@ -272,5 +272,5 @@ def _pruned(value: Any, tree: dict) -> Any:
         return plain(value)
     if isinstance(value, list):
         return [_pruned(element, tree["*"]) for element in value]
-    held = dict(value)
+    held = vars(value) if isinstance(value, Section) else value
     return {key: _pruned(held[key], tree.get("*", tree.get(key))) for key in (held if "*" in tree else tree)}

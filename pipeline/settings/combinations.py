@@ -170,6 +170,11 @@ def token_budget(c) -> Found:
                       f"or prompt + response) has {longest} tokens.", found=budget)
 
 
+def sampling_of_training(c) -> Found:
+    """What each token was sampled among is kept, where that is not the whole vocabulary."""
+    yield from truncation.unfit(c) if c.kind.explores else ()
+
+
 def groups(c) -> Found:
     """An advantage that compares the rollouts of a group needs several."""
     if c.kind.is_online and c.algorithm.advantage.compares_groups and c.algorithm.repeat_times < 2:
@@ -338,7 +343,7 @@ def broken(c) -> Found:
 
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, taught,
-         asked_teacher, weighed, whole_matrices, token_budget, truncation.unfit, groups, critic, resampling, passes,
+         asked_teacher, weighed, whole_matrices, token_budget, sampling_of_training, groups, critic, resampling, passes,
          reference_update, towers, texts,
          sampling_of_sets, pairs, nodes, reward_model, rewards, overlong, resampled_by_accuracy, component_keys,
          over_rollout, partial_rollout, overlap, syncs, server)

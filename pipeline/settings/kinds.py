@@ -257,12 +257,11 @@ LATER = {"repetition": None, "changes": {}, **dict.fromkeys(REWRITES[:2]), REWRI
          "explorer.dynamic_timeout": {"enable": False, "ratio": 3.0, "warmup_min_steps": 1},
          "explorer.watch": {"default_reward_fn_type": None, "reward_fn_args": {}, "share": 0.1},
          "data_processor.experience_pipeline.operators": [], "data_processor.experience_pipeline": {},
-         "data_processor": {},
          **{f"explorer.auxiliary_models.*.{name}": unset for name, unset in (
              ("engine_type", "vllm"), ("enable_thinking", None), ("max_prompt_tokens", None),
              ("max_response_tokens", None))},
          "data_processor.task_pipeline.priority_weights": {}, "data_processor.task_pipeline.top_k": -1,
-         "model.min_p": 0.0, "model.init.image_size": None,
+         "data_processor": {}, "model.min_p": 0.0, "model.init.image_size": None,
          **{f"{one}.rollout_args.{name}": None for one in SETS[:3] for name in ("max_tokens", "min_p")},
          **{f"{one}.columns": [] for one in SETS[:3]},
          **{f"{one}.format.{name}": unset for one in (*SETS, "data_processor.task_pipeline")
@@ -279,9 +278,8 @@ def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
 
 def completed(kind: Kind, settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the plain settings of a stage with those of LATER that its kind reads and an older one did not have."""
-    for key, default in LATER.items():
-        if is_below(key, kind.uses):
-            settings = _holding(settings, key.split("."), default)
+    for key in (key for key in LATER if is_below(key, (*kind.uses, *kind.watches))):
+        settings = _holding(settings, key.split("."), LATER[key])
     return settings
 
 

@@ -48,7 +48,7 @@ def problems_of(value: Any, key: str = "") -> list[Problem]:
 
 
 def _problems(key: str, value: Any) -> list[Problem]:
-    if why := kept_out(key, value):
+    if why := _kept_out(key, value):
         return [Problem(key, why)]
     secret = is_secret(key)
     return [Problem(key, f"the environment variable {m['variable']} is not set.",

@@ -47,7 +47,7 @@ def most_kept(config) -> int:
 
 def unfit(config) -> Iterator[Problem]:
     """Yields what the settings of a stage that explores lack to train on truncated sampling, or exclude."""
-    found, settings = truncations(config) if config.kind.explores else {}, config.explorer.rollout_model
+    found, settings = truncations(config), config.explorer.rollout_model
     for prefix, one in found.items():
         if one["min_p"] == 1 or 0 < one["top_p"] * one["top_k"] <= 1:
             name = "min_p" if one["min_p"] == 1 else "top_k" if one["top_k"] == 1 else "top_p"

@@ -74,13 +74,15 @@ def test_it_is_compared(ouro):
 
 
 def test_settings_that_are_newer_are_at_their_defaults_and_others_absent(root):
-    """Every setting that a kind reads today is there."""
+    """Those that a kind reads or watches are there."""
     opened = {spec["kind"]: Config.of_stage(spec["kind"], spec["config"])
               for spec in map(files.read_json, (root / "store").glob("*/stage.json"))}
     assert (opened["rft"].trainer.freeze_vision_tower, opened["rft"].algorithm.optimizer.state_bytes) == (True, 12)
     assert opened["rft"].data_processor.experience_pipeline.operators == []
     assert opened["rft"].trainer.reference_update.mix == 1.0
-    assert [one.columns for _, one in eval_places(opened["evaluate"].buffer.explorer_input)] == [[]]
+    for kind in ("evaluate", "rft"):  # whose stage watches them
+        assert [(one.columns, one.format.image_key) for _, one in eval_places(
+            opened[kind].buffer.explorer_input)] == [([], None)]
     with pytest.raises(Absent):
         opened["evaluate"].trainer.reference_update  # noqa: B018
 

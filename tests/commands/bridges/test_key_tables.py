@@ -60,10 +60,15 @@ def test_older_names_lead_to_names_that_are_known():
     assert [to for to in unknown if guide.find(to) is None and not to.startswith(FREE)] == []
 
 
+@pytest.fixture(scope="module")
+def silent():
+    """The settings of a script with two keys."""
+    return set(from_verl(launch("algorithm.adv_estimator=grpo", "trainer.nnodes=1")).entries)
+
+
 @pytest.mark.parametrize("key", [k for k, fate in tables.keys("verl").items() if isinstance(fate, Refused)
                                  and not k.startswith(("critic", "_target_", "data.gen_batch"))])
-def test_a_key_of_verl_without_a_counterpart_has_no_line(key):
-    silent = set(from_verl(launch("algorithm.adv_estimator=grpo", "trainer.nnodes=1")).entries)
+def test_a_key_of_verl_without_a_counterpart_has_no_line(key, silent):
     made = from_verl(launch("algorithm.adv_estimator=grpo", "trainer.nnodes=1", f"{key}=some"))
     assert made.keys == 3
     if key not in VERL["together"]:

@@ -13,8 +13,14 @@ from ouroboros.pipeline.results import query
 from ouroboros.pipeline.results.findings import QUESTIONS
 from ouroboros.pipeline.store.files import CONF
 from ouroboros.pipeline.store.tables import LOCATIONS
-from tests.fake_run import FakeRun
+from tests.fake_run import FakeRun, whole
 from tests.golden.messages import wording
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """One for all tests that only read it."""
+    return whole(tmp_path_factory.mktemp("run"))
 
 
 def sql(run, capsys, question: str, *more: str):
@@ -86,8 +92,9 @@ def test_a_mistake_says_what_is_wrong_and_leaves_no_file(run, capsys, tmp_path, 
 
 
 @pytest.mark.parametrize("step", [1, 2])
-def test_a_truncated_table_is_named_when_it_is_read(run, capsys, step):
+def test_a_truncated_table_is_named_when_it_is_read(tmp_path, capsys, step):
     """DuckDB opens the first file of a table for its columns, the others when a question needs them."""
+    run = whole(tmp_path)
     path = next(run.root.glob(f"store/sft-*/steps/step={step:06d}.parquet"))
     path.write_bytes(path.read_bytes()[:-9])
     code, shown = sql(run, capsys, "SELECT 1" if step == 1 else "SELECT sum(loss) FROM steps")
@@ -95,7 +102,8 @@ def test_a_truncated_table_is_named_when_it_is_read(run, capsys, step):
     wording(shown.err, path, path.parent.parent)
 
 
-def test_sql_over_several_runs(run, capsys):
+def test_sql_over_several_runs(tmp_path, capsys):
+    run = whole(tmp_path)
     other = FakeRun(run.root, "toy/second")
     other.stages = run.stages
     other.view()

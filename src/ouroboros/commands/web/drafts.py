@@ -16,10 +16,9 @@ from ouroboros.commands.init.columns import guess
 from ouroboros.commands.init.data import is_rewritten, read
 from ouroboros.commands.web import recipe_text
 from ouroboros.pipeline.check import fields
-from ouroboros.pipeline.check.judge import judged
+from ouroboros.pipeline.check.judge import judged, of_first_point
 from ouroboros.pipeline.check.preflight import report_of
 from ouroboros.pipeline.check.report import Report
-from ouroboros.pipeline.compose import axes
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.data_files import READERS
 from ouroboros.pipeline.store.errors import ConfigError, DataError, Problem
@@ -153,8 +152,7 @@ def edited(text: str, stage: str, key: str, value: str | None, field: dict[str, 
 def root_of(path: Path, words: list[str]) -> Path:
     """Returns the directory of the store and the runs of a recipe. words: overrides, of a sweep too."""
     with ONE_AT_A_TIME:
-        first = axes.first_point(axes.read([f"recipe={path}", *words]))
-        return Path(judged(first)[0].checkpoint_root_dir)
+        return Path(of_first_point([f"recipe={path}", *words]).checkpoint_root_dir)
 
 
 class Drafts:
