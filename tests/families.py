@@ -117,6 +117,13 @@ TEXTS: dict[str, dict[str, Any]] = {  # families that are the text of such model
     "step3p5": {"num_sliding_attention_heads": 2, "share_expert_dim": 32},
 }
 
+SOFT = 380  # the token that stands for features
+QWEN_MARKS = {"image_token": "<soft>", "video_token": "<video>"}
+MARKS = {"gemma3": {"boi_token": "<boi>", "eoi_token": "<eoi>", "image_token": "<soft>"},
+         "internvl": {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<soft>",
+                      "video_token": "<video>"}}
+BREAKS = ["\n" * count for count in range(1, 6)]  # of Gemma's tokenizer
+
 
 def listed() -> dict[str, tuple[str, str]]:
     """family -> (engine, why), of families.txt."""
@@ -193,3 +200,25 @@ def make(family: str, path: Path, seed: int = 0, varied: int | None = None) -> N
             if weight.dim() > 1 and not weight.any():
                 torch.nn.init.normal_(weight, std=0.2)
         model.save_pretrained(path)
+
+
+def processor(family: str, tokenizer: Path):
+    """The processor of a model that is shown images. tokenizer: the directory of one, which gets the family's marks."""
+    import transformers as made
+
+    text = made.AutoTokenizer.from_pretrained(tokenizer)
+    text.add_tokens([*BREAKS, *(f"<unused{number}>" for number in range(SOFT - len(BREAKS) - len(text)))])
+    text.add_tokens(["<soft>"], special_tokens=True)
+    marks = MARKS.get(family, QWEN_MARKS)
+    text.add_special_tokens({"extra_special_tokens": [*marks.values()]})
+    text._set_model_specific_special_tokens(marks)
+    if family == "gemma3":
+        square = {"height": 56, "width": 56}
+        return made.Gemma3Processor(made.Gemma3ImageProcessorPil(size=square), text, image_seq_length=4)
+    if family == "internvl":
+        tiles = made.GotOcr2ImageProcessorPil(size={"height": 56, "width": 56}, min_patches=1, max_patches=4)
+        return made.InternVLProcessor(tiles, text, made.InternVLVideoProcessor(), image_seq_length=4)
+    edges = {"shortest_edge": 28 * 28, "longest_edge": 140 * 140}
+    whole = made.Qwen2_5_VLProcessor if family == "qwen2_5_vl" else made.Qwen3VLProcessor
+    video = made.Qwen2VLVideoProcessor if family == "qwen2_5_vl" else made.Qwen3VLVideoProcessor
+    return whole(made.Qwen2VLImageProcessorPil(size=edges), text, video())

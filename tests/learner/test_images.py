@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from shutil import copy, copytree
+from shutil import copytree
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,11 +31,6 @@ from tests.pictures import png
 SIZES = [(8, 8), (13, 9), (90, 57), (30, 170), (8, 8)]
 CPU = torch.device("cpu")
 TOWERS = ("vision", "connector", "visual", "projector")
-SOFT = 380  # the token that stands for features in tests/families.py
-MARKS = {"gemma3": {"boi_token": "<boi>", "eoi_token": "<eoi>", "image_token": "<soft>"},
-         "internvl": {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<soft>",
-                      "video_token": "<video>"}}
-BREAKS = ["\n" * count for count in range(1, 6)]  # of Gemma's tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -54,29 +49,8 @@ def model(request, seeing_model, tmp_path_factory):
         return seeing_model
     directory = tmp_path_factory.mktemp("families") / request.param
     families.make(request.param, directory)
-    processor(request.param, seeing_model).save_pretrained(directory)
-    if "qwen" in request.param:
-        copy(seeing_model / "tokenizer.json", directory)
-        copy(seeing_model / "tokenizer_config.json", directory)
+    families.processor(request.param, seeing_model).save_pretrained(directory)
     return directory
-
-
-def processor(family: str, seeing_model):
-    """Of a model of tests/families.py, with the tokenizer of Idefics 3 and the marks of the family."""
-    import transformers as made
-
-    if "qwen" in family:
-        return made.Qwen2VLImageProcessorPil(size={"shortest_edge": 28 * 28, "longest_edge": 140 * 140})
-    tokenizer = made.AutoTokenizer.from_pretrained(seeing_model)
-    tokenizer.add_tokens([*BREAKS, *(f"<unused{number}>" for number in range(SOFT - len(BREAKS) - len(tokenizer)))])
-    tokenizer.add_tokens(["<soft>"], special_tokens=True)
-    tokenizer.add_special_tokens({"extra_special_tokens": [*MARKS[family].values()]})
-    tokenizer._set_model_specific_special_tokens(MARKS[family])
-    if family == "gemma3":
-        square = {"height": 56, "width": 56}
-        return made.Gemma3Processor(made.Gemma3ImageProcessorPil(size=square), tokenizer, image_seq_length=4)
-    tiles = made.GotOcr2ImageProcessorPil(size={"height": 56, "width": 56}, min_patches=1, max_patches=4)
-    return made.InternVLProcessor(tiles, tokenizer, made.InternVLVideoProcessor(), image_seq_length=4)
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +248,7 @@ def test_prompts_are_expanded_as_the_processor_does_it(seeing_model, pictures):
 
 def test_line_breaks_around_images_of_gemma_join_those_of_the_text(seeing_model, pictures, tmp_path):
     families.config("gemma3").save_pretrained(tmp_path)
-    gemma = processor("gemma3", seeing_model)
+    gemma = families.processor("gemma3", seeing_model)
     gemma.save_pretrained(tmp_path)
     prompt = "user\n<boi>\n\n\n<boi>see\n\n"
     sight, tokens = Sight(tmp_path), gemma.tokenizer(prompt, add_special_tokens=False)["input_ids"]

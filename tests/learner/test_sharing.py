@@ -248,7 +248,8 @@ def test_few_tokens_in_common_are_not_shared_at_measured_cost():
     """8 rows of 400 tokens: sharing 128 saves 896 and costs 0.25 of 2,176 and 12.8, so it is worth it by itself. Of 16
     rows that is 14% of the tokens, of 256 0.9%: not worth another graph of the layers."""
     alike = [[1, *range(100, 227), *range(1000 * n, 1000 * n + 272)] for n in range(1, 9)]
-    rows = [SimpleNamespace(tokens=tokens) for tokens in (*alike, *([7 * n, *range(399)] for n in range(1, 249)))]
+    texts = (*alike, *([7 * n, *range(399)] for n in range(1, 249)))
+    rows = [SimpleNamespace(pictures=(), tokens=tokens) for tokens in texts]
     assert Prefixes(rows, MEASURED).shared.sum() == 0
     assert Prefixes(rows, NOTHING).shared.sum() == Prefixes(rows[:16], MEASURED).shared.sum() == 7 * 128
 

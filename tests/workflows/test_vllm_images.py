@@ -7,6 +7,7 @@ import pytest
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.workflows.engines import vllm_engine
 from ouroboros.workflows.engines.open import seeing
+from tests import families
 from tests.configs import TINY, overridden
 from tests.golden.messages import refuses
 from tests.pictures import png
@@ -45,7 +46,8 @@ def test_a_release_that_counts_no_tiles_of_whole_images_is_refused(
 
 
 @pytest.mark.slow
-def test_replies_have_the_log_probs_of_transformers_before_and_after_a_sync(seeing_model, tmp_path):
+@pytest.mark.parametrize("family", ["idefics3", "qwen2_5_vl"])
+def test_replies_have_the_log_probs_of_transformers_before_and_after_a_sync(family, seeing_model, tmp_path):
     """Prompts with one to three images of odd sizes, each of which is sent again; 1e-3 nats."""
     import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -56,25 +58,30 @@ def test_replies_have_the_log_probs_of_transformers_before_and_after_a_sync(seei
     from ouroboros.workflows.protocol.engine import Request
     from ouroboros.workflows.protocol.sight import Sight
 
+    directory = seeing_model
+    if family != "idefics3":
+        directory = tmp_path / family
+        families.make(family, directory)
+        families.processor(family, seeing_model).save_pretrained(directory)
     kept = Kept(tmp_path / ".pictures.tmp")
     names = [kept.keep(png(*size, seed=number)) for number, size in enumerate([(8, 8), (13, 9), (40, 17)])]
     kept.write(tmp_path)
-    pictures, sight = named(names, tmp_path), Sight(seeing_model)
+    pictures, sight = named(names, tmp_path), Sight(directory)
     asked = []
     for number in (1, 2, 3, 1):
         prompt = [20 + number, *(token for _ in range(number) for token in (sight.mark, 30))]
         asked.append(Request(sight.expanded(prompt, pictures[:number]), 6, 1.0, 1.0, -1, number,
                              pictures=pictures[:number]))
-    model = AutoModelForImageTextToText.from_pretrained(seeing_model)
+    model = AutoModelForImageTextToText.from_pretrained(directory)
     torch.manual_seed(1)
     for parameter in model.parameters():  # those that read images too, so that states that vLLM keeps of them are stale
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(tmp_path / "changed")
-    AutoProcessor.from_pretrained(seeing_model).save_pretrained(tmp_path / "changed")
+    AutoProcessor.from_pretrained(directory).save_pretrained(tmp_path / "changed")
 
     config = seeing(overridden(*TINY, "explorer.rollout_model.engine_type=vllm", "model.max_prompt_tokens=64"),
-                    seeing_model, True)
-    engine = open_engine(seeing_model, config, [1])
+                    directory, True)
+    engine = open_engine(directory, config, [1])
     try:
         before = engine.generate(asked)
         engine.load_weights(tmp_path / "changed")
@@ -82,8 +89,8 @@ def test_replies_have_the_log_probs_of_transformers_before_and_after_a_sync(seei
         probed = engine.probe(asked[2].prompt_tokens, asked[2].pictures)
     finally:
         engine.close()
-    for directory, replies in ((seeing_model, before), (tmp_path / "changed", after)):
-        exact = TransformersEngine(directory, config, [1], False)
+    for weights, replies in ((directory, before), (tmp_path / "changed", after)):
+        exact = TransformersEngine(weights, config, [1], False)
         for request, reply in zip(asked, replies, strict=True):
             (scored,) = exact.probe(request.prompt_tokens + reply.tokens, request.pictures)
             assert reply.logprobs == pytest.approx(scored[len(request.prompt_tokens) - 1 :], abs=1e-3)
