@@ -164,3 +164,11 @@ def test_arguments_of_a_workflow_that_is_another_here_are_left_out():
     text = ("buffer: {explorer_input: {taskset: {path: /d, default_workflow_type: tool_call_workflow, "
             "workflow_args: {max_rounds: 3}}}}")
     assert set(left_out_of_trinity(text)) == {"buffer.explorer_input.taskset.workflow_args.max_rounds"}
+
+
+@pytest.mark.parametrize("image_key", [None, "images"])
+def test_rows_with_images_are_not_split_over_ranks(image_key):
+    made = from_trinity(f"""
+buffer: {{explorer_input: {{taskset: {{path: /d, format: {{image_key: {image_key or 'null'}}}}}}}}}
+trainer: {{ulysses_sequence_parallel_size: 2}}""")
+    assert ("trainer.ulysses_sequence_parallel_size" in written(made)) == (image_key is None)
