@@ -104,8 +104,10 @@ def components(c) -> Found:
 
 
 def taught(c) -> Found:
-    """A loss of a teacher's likeliest tokens needs that teacher, and reads no advantage."""
-    a = c.algorithm
+    """A loss of a teacher's likeliest tokens needs that teacher, and reads no advantage. What is asked can answer."""
+    a, m = c.algorithm, c.model
+    if c.asks_teacher and (m.teacher_url is not None or m.teacher_name is not None):
+        yield from _asked_teacher(c)
     if not c.kind.learns_from_rollouts or not a.loss.needs_teacher:
         return
     if not a.has_teacher:
@@ -117,11 +119,9 @@ def taught(c) -> Found:
                           f"Set {unset}.", found=getattr(a, key))
 
 
-def asked_teacher(c) -> Found:
+def _asked_teacher(c) -> Found:
     """A teacher that is asked answers at temperature 1; one on an engine is a model that nothing else asks."""
     m, name = c.model, c.model.teacher_name
-    if not c.asks_teacher or (m.teacher_url is None and name is None):
-        return
     key, found = ("model.teacher_name", name) if m.teacher_url is None else ("model.teacher_url", m.teacher_url)
     if m.temperature != 1 or truncation.is_truncated(m.top_p, m.top_k, m.min_p):
         yield Problem(key, "gives log-probs of all tokens at temperature 1, and the policy is sampled otherwise.",
@@ -343,7 +343,7 @@ def broken(c) -> Found:
 
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, taught,
-         asked_teacher, weighed, whole_matrices, token_budget, sampling_of_training, groups, critic, resampling, passes,
+         weighed, whole_matrices, token_budget, sampling_of_training, groups, critic, resampling, passes,
          reference_update, towers, texts,
          sampling_of_sets, pairs, nodes, reward_model, rewards, overlong, resampled_by_accuracy, component_keys,
          over_rollout, partial_rollout, overlap, syncs, server)

@@ -1,6 +1,8 @@
 """A teacher on an engine of ours: as the one in host memory."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from ouroboros.stages.learner.engine_teacher import EngineTeacher
 from ouroboros.stages.learner.teacher import Teacher
 from tests.configs import TINY
 from tests.learner.test_served_teacher import GKD, ROOM
-from tests.learner.test_teacher import larger, rows, various  # noqa: F401 (larger is a fixture)
+from tests.learner.test_teacher import larger, rows  # noqa: F401 (larger is a fixture)
 
 
 @pytest.fixture
@@ -48,9 +50,19 @@ def test_what_an_engine_says_is_what_the_teacher_in_host_memory_says(both, words
     compare(there, here)
 
 
+def test_the_answers_at_once_have_at_most_64_mib():
+    """A token has 65 log-probs of 128 bytes: 8,065 tokens are 64 MiB, two rows of 4,000. A longer row goes alone."""
+    teacher, asked = object.__new__(EngineTeacher), []
+    teacher.tops, teacher.of_row = 64, lambda row, found: len(found)
+    teacher.engine = SimpleNamespace(prompt_logprobs=lambda sequences, count: asked.append(
+        (len(sequences), count)) or [[{}] * (len(one) - 1) for one in sequences])
+    lengths = [4000, 4000, 4000, 9000, 10]
+    assert teacher.asked([replace(rows()[0], tokens=[1] * length) for length in lengths]) == lengths
+    assert asked == [(2, 64), (1, 64), (1, 64), (1, 64)]
+
+
 @pytest.mark.slow
 def test_what_vllm_says_is_what_the_teacher_in_host_memory_says(both):
-    """In float32; the prompts of a server's 1,024 tokens are asked for in the same way."""
     there, here = rows(), rows()
     copied, asked = both("vllm", *GKD, "algorithm.policy_loss_fn_args.top_k=64")
     copied.add(there)

@@ -77,6 +77,8 @@ def test_a_server_answers_and_is_not_trained(mode):
     assert {key: found[key] for key in found if key.startswith(SERVER)} == {
         f"{SERVER}.engine_type": "openai", f"{SERVER}.external.model_name": "m",
         f"{SERVER}.external.api_key_env": "KEY", f"{SERVER}.external.base_url": "${oc.env:URL}"}
+    named = EXTERNAL.replace("{external", "{model_path: m, external")
+    assert ["model.model_path" in values_of_trinity(named % (on, mode)) for on in ("true", "false")] == [False, True]
     assert values_of_trinity(EXTERNAL % ("true", mode) + "explorer: {rollout_model: {engine_type: external}}")[
         f"{SERVER}.engine_type"] == "openai"
     for switch, other in (("false", mode), ("true", "both")):

@@ -3,6 +3,7 @@
 import importlib
 import re
 
+import jinja2
 import pytest
 
 from ouroboros.commands.bridges import tables
@@ -178,3 +179,22 @@ def test_arguments_of_a_workflow_that_is_another_here_are_left_out():
     text = ("buffer: {explorer_input: {taskset: {path: /d, default_workflow_type: tool_call_workflow, "
             "workflow_args: {max_rounds: 3}}}}")
     assert set(left_out_of_trinity(text)) == {"buffer.explorer_input.taskset.workflow_args.max_rounds"}
+
+
+def test_the_prompts_of_a_base_model_are_a_chat_template():
+    made = from_trinity("""buffer: {explorer_input: {
+default_workflow_type: math_boxed_workflow, taskset: {path: /d, workflow_args: {use_base: true}}}}""")
+    assert ["chat template" in why for given, why in made.left_out if given.path[-1] == "use_base"] == [True]
+    text = jinja2.Template(written(made)["model.custom_chat_template"], keep_trailing_newline=True).render(
+        messages=[{"role": "system", "content": "s"}, {"role": "user", "content": "q"}])
+    assert text == "System:s\nUser:\nq\nAssistant:\n"
+
+
+@pytest.mark.parametrize("image_key", [None, "images"])
+def test_neither_rows_with_images_nor_their_weights_are_split_over_ranks(image_key):
+    made = from_trinity(f"""
+cluster: {{node_num: 1, gpu_per_node: 8}}
+buffer: {{explorer_input: {{taskset: {{path: /d, format: {{image_key: {image_key or 'null'}}}}}}}}}
+trainer: {{ulysses_sequence_parallel_size: 2}}""")
+    assert ("trainer.ulysses_sequence_parallel_size" in written(made)) == (image_key is None)
+    assert written(made)["trainer.zero_stage"] == (2 if image_key else 3)

@@ -67,6 +67,9 @@ def external(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
     if is_on and given.path == (*ENGINE, "engine_type"):
         made.rename(given, given.path, "openai", f"{given.value} there")
         return True
+    if is_on and given.path == ("model", "model_path"):
+        made.idle.append((given, "only names the server's model there, as external_model.model_name does."))
+        return True
     if not is_on or given.path[:-1] != EXTERNAL:
         return False
     name = given.path[-1]

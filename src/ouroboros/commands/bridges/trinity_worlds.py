@@ -27,6 +27,11 @@ def write(made: Translation, values: dict[Path, Any], groups: dict[str, dict[str
         prompt = group.get("with_think" if "with_think" in given else "prompt", group.get("prompt"))
         if prompt and ("prompt_of" not in group or given.get(REWARD[-1]) in (None, group["prompt_of"])):
             made.choose((*REWARD[:-1], "system_prompt"), prompt, "the workflow's own")
+        if "use_base" in group and "use_base" in given:
+            made.choose(("model", "custom_chat_template"), group["use_base"], "of use_base")
+        for path in [(*of_set, "workflow_args", name) for of_set in of_sets for name in ("with_think", "use_base")]:
+            if path[-1] in group and path in made.entries:
+                made.withdraw(path, said("of_the_prompt"))
         if "judge" in group and models:
             _judge(made, models[0], of_sets, group)
         elif "judge" in group:
