@@ -18,7 +18,7 @@ from ouroboros.pipeline.job.activity import UNLIMITED
 from ouroboros.pipeline.job.background import Background
 from ouroboros.pipeline.job.context import TOTAL, Context
 from ouroboros.pipeline.job.ending import OUT_OF_TIME, Stopped
-from ouroboros.pipeline.job.load import Watch, process_seconds
+from ouroboros.pipeline.job.load import Watch, process_start
 from ouroboros.pipeline.job.opening import opening
 from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.settings.rates import is_kept
@@ -71,7 +71,7 @@ class Trainer:
         self.ended = False
         self.deadline = Deadline()
         self.measured = 0.0  # when the timings of the last step were taken
-        self.start, begin = {"trainer: imports": process_seconds()}, time.perf_counter()
+        self.start, begin = {"trainer: imports": time.time() - process_start()}, time.perf_counter()
         checkpoint, saved = self._newest_checkpoint()
         self.algorithm = Algorithm.of(config, saved.get("state", saved.get("kl_coef")))  # its name until 2026-11
         self.objective = Objective(config, self.algorithm)

@@ -154,10 +154,14 @@ def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
     if excess <= 0:
         return None
     of_judges = f" and {judges / GIB:.1f} for auxiliary models" if judges else ""
+    share, engine = config.explorer.rollout_model.gpu_memory_utilization, rollout(size, config, element_bytes(
+        config, gpus), gpus.gib)
+    least = math.floor(100 * (share - excess / (gpus.gib * GIB))) / 100
+    fits = least * gpus.gib * GIB >= engine.weights + engine.token * workload(config).longest
+    lower = f"Set {ENGINE}.gpu_memory_utilization={least:g}" if fits else "Lower trainer.max_token_len_per_gpu"
     return Problem("trainer.overlap", f"needs about {trainer / GIB:.1f} GiB for the trainer beside "
                    f"{answering / GIB:.1f} for engines{of_judges}, {excess / GIB:.1f} more than {USABLE:.0%} of "
-                   f"{gpus.gib:g}.", "Lower explorer.rollout_model.gpu_memory_utilization or "
-                   "trainer.max_token_len_per_gpu, or set trainer.overlap=auto.", found=True)
+                   f"{gpus.gib:g}.", f"{lower}, or trainer.overlap=auto.", found=True)
 
 
 def _advice(size: Size, config: Config, gpus: Gpus, room: float) -> str:

@@ -1,6 +1,5 @@
 """What the machine of a stage uses, all of its programs together: watched by a thread, and averaged over each step."""
 
-import time
 from dataclasses import astuple, dataclass
 from threading import Thread
 
@@ -22,11 +21,11 @@ class Load:
     gpu_load: float | None = None
 
 
-def process_seconds() -> float:
-    """Returns the seconds since this process was started."""
+def process_start() -> float:
+    """Returns when this process was started, in seconds since 1970."""
     import psutil
 
-    return time.time() - psutil.Process().create_time()
+    return psutil.Process().create_time()
 
 
 def look(seconds: float = SECONDS) -> Load:

@@ -272,7 +272,7 @@ class Step:
         default=None)
     start: dict | None = column(
         COMPONENTS, "in the first step of a process: seconds of what came before it, by name, of engines those of the "
-        "slowest; engines and trainer start at once", later=True, default=None)
+        "slowest, unless the step's rollouts are older; engines and trainer start at once", later=True, default=None)
 
 
 @dataclass(slots=True)

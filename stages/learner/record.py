@@ -52,7 +52,7 @@ def step_record(stage: str, batch: Batch, result: Result, mismatch: Mismatch | N
     }
     for part in (batch.metrics, mismatch, values, seconds, load):
         known |= asdict(part) if part else {}
-    engines = next((one.start for one in batch.explored if one.start), ())
+    engines = next((one.start for one in batch.explored if one.start), ()) if seconds.start else ()
     known["start"] = [*((f"engines: {part}", value) for part, value in engines), *seconds.start.items()] or None
     return records.Step(**dict.fromkeys(records.schema(records.Step).names) | known)
 

@@ -11,8 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,21 +129,24 @@ def _removed_on_error(temporary: Path) -> Iterator[None]:
 
 @contextmanager
 def _flushed(directory: Path) -> Iterator[None]:
-    """Flushes what is written into a directory, again and again: at the end of the block little is left to flush."""
+    """Flushes what is written into a directory, again and again: at the end of the block little is left to flush.
+    Raises the error of a flush that failed: what it did not bring to the disk is lost."""
     over = threading.Event()
 
     def flush() -> None:
-        while not over.wait(FLUSH_SECONDS):
-            files.flush_tree(directory)
-        files.flush_tree(directory)
+        last = False
+        while not last:
+            last = over.wait(FLUSH_SECONDS)
+            with suppress(FileNotFoundError):  # another rank could not write, and deletes the directory
+                files.flush_tree(directory)
 
-    thread = threading.Thread(target=flush, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(flush)
+        try:
+            yield
+        finally:
+            over.set()
+    flushing.result()
 
 
 def _all_there(temporary: Path, flags: list[Path]) -> bool:

@@ -17,6 +17,7 @@ from ouroboros.pipeline.job.waiting import wait_for
 from ouroboros.pipeline.store import checkpoints, files, records, recovery, tables, tensor_files
 from ouroboros.pipeline.store.errors import ModelError, StageError
 from ouroboros.stages import learn
+from ouroboros.stages.learner import saving
 from ouroboros.stages.learner.actor import Result
 from ouroboros.stages.learner.engine.budget import Budget
 from ouroboros.stages.learner.engine.snapshot import Part
@@ -293,6 +294,21 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_stage_at_the_next_step_and
     assert checkpoints.complete_checkpoints(stage.directory) == [2]
     assert [p.name for p in (stage.directory / "checkpoints").iterdir()] == ["step=000002"]
     assert recovery.rewind(stage.directory, print) == 2
+
+
+@pytest.mark.parametrize("interval", [0.0, 60.0])  # the first flush of several fails, or the only one, at the end
+def test_a_checkpoint_that_does_not_reach_the_disk_ends_the_stage_and_displaces_none(stage, monkeypatch, interval):
+    failures = [OSError(errno.ENOSPC, "No space left on device")]
+
+    def flush(directory):
+        if "step=000004" in directory.name and failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(saving, "FLUSH_SECONDS", interval)
+    monkeypatch.setattr(files, "flush_tree", flush)
+    with refuses(OSError, "device"):
+        learn.Trainer(stage).run()
+    assert [p.name for p in (stage.directory / "checkpoints").iterdir()] == ["step=000002"]
 
 
 def test_an_ending_waits_for_the_checkpoint_in_progress(stage, monkeypatch):

@@ -1,6 +1,7 @@
 """Train batches: cut from the experience table by hand-made steps."""
 
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -236,6 +237,21 @@ def test_a_step_is_recorded_with_the_mismatch_to_the_rollout(stage):
     assert (step.stage, step.lr, step.mismatch_max, step.reward, step.rollout_tokens, step.statistics) == (
         "rft-1", 0.1, found.mismatch_max, 0.75, 10, [("mu", 0.3)])
     tables.to_arrow([step], records.Step)  # every column has a value that may be there
+
+
+@pytest.mark.parametrize(("age", "own", "parts"), [
+    (0, {"trainer: imports": 3.0}, ["engines: imports", "trainer: imports"]),
+    (86400, {"trainer: imports": 3.0}, ["trainer: imports"]),  # of engines of the process before, which was killed
+    (0, {}, None)])  # after a resume the rollouts of a later step are the first ones of the new engines
+def test_a_step_has_the_start_of_engines_only_in_the_first_step_of_their_process(stage, age, own, parts):
+    context = stage()
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    path = tables.step_file(context.directory, "rollouts", 1)
+    tables.write(path, records.Rollout, [row(records.Rollout, step=1, rows=4, start=[("imports", 14.0)])])
+    os.utime(path, (path.stat().st_mtime - age,) * 2)
+    batch, result = batch_of(Rollouts(context), 1), Result(1.0, 2.0, 0.1, None, {}, 18, [])
+    step = step_record("rft-1", batch, result, None, None, Seconds(1.0, None, 0.0, 0.0, 1.0, None, own), Load())
+    assert (step.start and [name for name, _ in step.start]) == parts
 
 
 def test_weights_over_the_threshold_are_counted_as_the_correction_bounds_them(stage):

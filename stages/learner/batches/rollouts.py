@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ouroboros.operators.algorithm import Algorithm
 from ouroboros.pipeline.job.context import Context
+from ouroboros.pipeline.job.load import process_start
 from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
 from ouroboros.pipeline.job.syncs import Unasked, syncs_of
 from ouroboros.pipeline.job.tasksets import read_train
@@ -211,9 +212,11 @@ class Rollouts:
         ).to_arrow_table()
 
     def _records(self, explored: list[int]) -> list[records.Rollout]:
-        """The records of explorer steps."""
-        paths = [tables.step_file(self.context.directory, "rollouts", step) for step in explored]
-        return [records.Rollout(**tables.read(path, records.Rollout).to_pylist()[0]) for path in paths]
+        """The records of explorer steps; of those that are older than this process without `start`: its engines started
+        anew."""
+        began, paths = process_start(), [tables.step_file(self.context.directory, "rollouts", one) for one in explored]
+        return [records.Rollout(**tables.read(path, records.Rollout).to_pylist()[0] | (
+            {"start": None} if path.stat().st_mtime < began else {})) for path in paths]
 
     def with_advantages(self, batch: Batch) -> Batch:
         """The batch with advantages in its rows, which are now those to train on.

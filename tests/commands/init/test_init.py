@@ -215,6 +215,16 @@ def test_a_recipe_for_a_file_passes_the_check(tmp_path, in_process, init, capsys
         assert (limits, config.buffer.batch_size, config.algorithm.optimizer.lr) == ((16, 64), 4, 5e-4)
 
 
+@pytest.mark.parametrize(("gpus", "mode", "ahead"), [(0, "both", 0), (1, "colocate", 0), (2, "colocate", 1)])
+def test_with_several_gpus_engines_answer_on_all_of_them_while_the_ranks_train(tmp_path, init, monkeypatch, gpus, mode,
+                                                                               ahead):
+    monkeypatch.setattr(recipe, "gpus_here", lambda: gpus)
+    assert init(lines(tmp_path / "a.jsonl", [{"question": q, "answer": a} for q, a in SUMS])) == 0
+    config = compose([])
+    assert (config.mode, config.synchronizer.sync_offset) == (mode, ahead)
+    assert config.trainer.ranks == config.explorer.rollout_model.engine_num == max(gpus, 1)
+
+
 def test_each_answer_of_a_list_counts(tmp_path, in_process, init, capsys):
     """The reward reads the JSON that it is given of a list, in which a blank is no answer; rows without one are left
     out."""

@@ -49,6 +49,12 @@ def test_engines_keep_four_bytes_of_each_position(engines, wanted):
     assert memory.kept_logprobs(config) == wanted
 
 
+@pytest.mark.parametrize(("ranks", "gib"), [(1, 0.6), (2, 1.8)])
+def test_a_process_has_a_context_and_with_others_buffers_of_nccl(ranks, gib):
+    """0.6 GiB, and 1.2 more for each of several ranks."""
+    assert memory.besides_tensors(settings(ranks=ranks)) == pytest.approx(gib * GIB)
+
+
 @pytest.mark.parametrize(("stage", "weights", "optimizer", "gradients", "step", "kept", "gathered"), [
     # 4 ranks, 16 bits: 2 P; 12 P / 4; 2 P; own gradients twice (2 + 2) and in float32 (4): 8 P / 4
     (1, 2 * P, 3 * P, 2 * P, 2 * P, 0, 0),

@@ -77,7 +77,7 @@ def facts(guess: Guess, data: Data, model: Model, rewritten: str | None = None) 
     response, why = _response(guess, response, small) if guess.kind == "rft" else (response or prompt, "")
     response = min(response, max(context - prompt, context // 4))
     rate = sum(size is None or size.parameters >= least for least in (SMALL, MIDDLE))
-    share = held_share(data)
+    share, gpus = held_share(data), gpus_here()
     rows = data.total if guess.kind != "rft" or data.held_out else round(data.total * (1 - share))
     batch, epochs, steps = _steps(guess, rows)
     demonstrations = {**{key: value for key, value in guess.format.items() if key.startswith("prompt")},
@@ -94,7 +94,7 @@ def facts(guess: Guess, data: Data, model: Model, rewritten: str | None = None) 
         "test_ratio": share,
         "held_out": "test" if _path(guess, data) == "data" else data.held_out,
         "warmup_lr": f"{RATES['sft'][rate]:.0e}", "warmup_columns": f"{{{', '.join(shown)}}}",
-        "mode": "colocate" if gpus_here() == 1 else "both",
+        "mode": "colocate" if gpus else "both", "gpus": gpus,
         "transformers": _samples_by_transformers(guess, shape, context),
     }
 
