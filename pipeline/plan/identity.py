@@ -157,7 +157,7 @@ def _content(kind: Kind, settings: Config, in_identity: list[str], upstream: dic
     external = {"environments": keys(paths_of_sets(settings.buffer), settings.environment.images, root)
                 } if kind.builds else {  # their content is hashed, not their location
         key: [_external(key, name, value, root) for name, value in values_of(settings, key)] for key in kind.external}
-    if kind == TASKS:
+    if kind == TASKS and any(map(any, external.values())):
         inputs = [one for one in settings.data_processor.task_pipeline.inputs if not isinstance(one, HubPath)]
         named = digest_named([*paths_of_sets(settings.buffer), *inputs], root)
         external |= {"named_images": named} if named else {}
