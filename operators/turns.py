@@ -3,7 +3,7 @@
 A turn keeps role, content (text; text parts are joined, and where there are images it is a list of parts) and every
 other field that says something, such as tool_calls or reasoning_content: whether the template reads it is found where
 there is one. Arguments of calls are JSON text, as OpenAI writes them; the older function_call and the role function
-become tool_calls and tool.
+become tool_calls and tool, and ShareGPT's from and value role and content.
 """
 
 import json
