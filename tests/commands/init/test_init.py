@@ -527,18 +527,30 @@ def test_a_few_rows_of_another_type_change_nothing(change):
 
 @pytest.mark.parametrize(("count", "code"), [(1, 0), (20, 0), (21, 2)])
 def test_rows_that_cannot_be_rewritten_are_left_out_up_to_a_tenth(tmp_path, in_process, init, capsys, count, code):
-    """240 rows: 200 are sampled, and all are rewritten. The 3rd, 6th ... have a speaker that nobody knows."""
-    talk = [{"conversations": [{"from": "human", "value": f"a{i}"}, {"from": "gpt", "value": "b"}]} for i in range(200)]
+    """All of 200 rows are rewritten. The 3rd, 6th ... have no output."""
+    rows = [{"instruction": f"a{i}", "input": "", "output": "b"} for i in range(200)]
     for i in range(count):
-        talk[3 * i + 2]["conversations"][1]["from"] = "narrator"
-    assert init(lines(tmp_path / "a.jsonl", talk)) == code
+        del rows[3 * i + 2]["output"]
+    assert init(lines(tmp_path / "a.jsonl", rows)) == code
     shown = capsys.readouterr()
-    said_of = f"{count} of 200 " + ("sampled rows" if code else "rows")
-    assert said_of in (shown.err if code else shown.out)
-    assert "narrator" in shown.out + shown.err
+    assert f"{count} of 200 rows" in (shown.err if code else shown.out)
+    assert "'output'" in shown.out + shown.err
     if code == 0:
         assert len(Path("data/train.jsonl").read_text().splitlines()) == 200 - count
         wording(shown.out, "rows (3)" if count == 1 else "15 more)")
+
+
+@pytest.mark.parametrize(("count", "code"), [(20, 0), (21, 2)])
+def test_speakers_that_nobody_knows_are_in_a_tenth_of_the_rows_at_most(
+        tmp_path, in_process, init, capsys, count, code):
+    """The stage `tasks` rejects these rows."""
+    rows = [{"conversations": [{"from": "human", "value": f"a{i}"}, {"from": "gpt", "value": "b"}]} for i in range(200)]
+    for i in range(count):
+        rows[3 * i + 2]["conversations"][1]["from"] = "narrator"
+    assert init(lines(tmp_path / "a.jsonl", rows)) == code
+    shown = capsys.readouterr()
+    assert f"{count} of 200 sampled rows" in (shown.err if code else " ".join(shown.out.split()))
+    assert "narrator" in shown.out + shown.err
 
 
 def test_answers_that_nothing_can_match_are_left_out(tmp_path, in_process, init, capsys):
