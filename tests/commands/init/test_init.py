@@ -28,6 +28,7 @@ from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.files import CONF
 from ouroboros.stages import gguf as stage
 from tests.golden.messages import refuses, wording
+from tests.pictures import png
 from tests.pipeline.store.test_gguf import package  # noqa: F401
 
 NAMES = sorted(path.name for path in TEMPLATES.iterdir() if path.name not in ("common", "own", "shared", AGENT))
@@ -470,13 +471,14 @@ URI = "data:image/png;base64,iVBORw0KGgo="
 
 @pytest.mark.parametrize(("column", "value"), [
     ("image", "photos/a.JPG"), ("images", ["a.png", "b.webp"]), ("picture", URI),
-    ("photo", {"bytes": b"1", "path": None}), ("image", {"bytes": b"1"})])
+    ("photo", {"bytes": png(), "path": None}), ("image", {"bytes": png()}), ("image", png())])
 def test_a_column_of_images_is_recognised(column, value):
-    rows = [{"question": "How many?", "answer": str(i), column: value if i else None, "file": "notes.txt"}
+    rows = [{"question": "How many?", "answer": str(i), column: value if i else None, "file": "notes.txt",
+             "about": {}, "audio": {"bytes": b"RIFF", "path": "1.wav"}}
             for i in range(20)]
     found = guess(rows)
     assert (found.kind, found.format["image_key"]) == ("rft", column)
-    assert "not used: file" in found.notes
+    assert "not used: file, about, audio" in found.notes
 
 
 def test_rows_that_are_written_again_keep_images_but_not_the_names_of_files(tmp_path):
