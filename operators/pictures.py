@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.operators.turns import MARK, Turn, Unusable, is_empty
-from ouroboros.pipeline.store.named_images import read_image
+from ouroboros.pipeline.store.named_images import ENDINGS, is_image_name, read_image
 from ouroboros.pipeline.store.pictures import Broken
 
 
@@ -62,7 +62,7 @@ def stored(source: Any, keep: Callable[[bytes], str], directory: Path) -> str:
 
 
 def _data(source: Any, directory: Path) -> bytes:
-    if isinstance(source, str) and "." in source and "://" not in source and not source.startswith("data:"):
+    if is_image_name(source):
         return read_image(source, directory)
     head, _, text = source.rpartition(",") if isinstance(source, str) else ("", "", "?")
     try:
@@ -71,4 +71,4 @@ def _data(source: Any, directory: Path) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError:
         raise Unusable(f"an image from {str(source)[:60]!r}; needed its bytes, base64, data:image/png;base64,… or the "
-                       "name of a file next to the data: addresses are not read") from None
+                       f"name of a file that ends in {', '.join(ENDINGS)}: addresses are not read") from None

@@ -3,7 +3,7 @@
 A turn keeps role, content (text; text parts are joined, and where there are images it is a list of parts) and every
 other field that says something, such as tool_calls or reasoning_content: whether the template reads it is found where
 there is one. Arguments of calls are JSON text, as OpenAI writes them; the older function_call and the role function
-become tool_calls and tool.
+become tool_calls and tool, and ShareGPT's from and value role and content.
 """
 
 import json
@@ -123,11 +123,12 @@ def _turn(number: int, turn: Any) -> Turn:
 def _of_speaker(turn: Turn) -> Turn:
     """A turn of ShareGPT's form: what function_call says is one call, or a list of them, as JSON."""
     speaker, value = turn["from"], turn["value"]
-    role = SPEAKERS.get(speaker, speaker)
+    role = SPEAKERS.get(speaker, speaker) if isinstance(speaker, str) else speaker
+    rest = {key: one for key, one in turn.items() if key not in ("from", "value")}
     if speaker != "function_call":
-        return {"role": role, "content": value}
+        return {"role": role, "content": value, **rest}
     calls = _parsed(value, f"a function_call that is no JSON: {value[:60]!r}") if isinstance(value, str) else value
-    return {"role": role, "content": None, "tool_calls": [calls] if isinstance(calls, dict) else calls}
+    return {"role": role, "content": None, **rest, "tool_calls": [calls] if isinstance(calls, dict) else calls}
 
 
 def _content(number: int, content: Any) -> str | list[dict]:

@@ -213,7 +213,7 @@ def _of_dataset(path: Path, split: str, count: int, wanted: Iterable[str], draw:
     columns = _columns(dataset.features.arrow_schema)
     kept = dataset.select_columns(_outermost(wanted, dataset.column_names))
     positions = draw.sample(range(len(dataset)), min(count, len(dataset))) if kept.column_names else []
-    rows = as_meant((row for at in positions for row in kept[at].to_pylist()), dataset.features.arrow_schema)
+    rows = as_meant((kept[at] for at in positions), dataset.features.arrow_schema)
     return Sample(list(rows), [Part(path, len(dataset), columns)],
                   [(path, at + 1) for at in positions])
 

@@ -18,7 +18,7 @@ from ouroboros.pipeline.plan.code import code_of
 from ouroboros.pipeline.settings import changes
 from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config, environments_of, users_code, walk
-from ouroboros.pipeline.settings.images import paths_of_sets
+from ouroboros.pipeline.settings.images import may_have_images, paths_of_sets
 from ouroboros.pipeline.settings.kinds import ASKED, CURATE, LATER, RECIPES, TASKS, Kind, is_below
 from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
 from ouroboros.pipeline.settings.setting import Section, about, at, leaves, plain, values_of
@@ -151,9 +151,10 @@ def _content(kind: Kind, settings: Config, in_identity: list[str], upstream: dic
     external = {"environments": keys(paths_of_sets(settings.buffer), settings.environment.images, root)
                 } if kind.builds else {  # their content is hashed, not their location
         key: [_external(key, name, value, root) for name, value in values_of(settings, key)] for key in kind.external}
-    if kind == TASKS:
-        inputs = [one for one in settings.data_processor.task_pipeline.inputs if not isinstance(one, HubPath)]
-        named = digest_named([*paths_of_sets(settings.buffer), *inputs], root)
+    if kind == TASKS and any(map(any, external.values())):
+        pool = settings.data_processor.task_pipeline
+        inputs = [one for one in pool.inputs if may_have_images(pool.format) and not isinstance(one, HubPath)]
+        named = digest_named([*paths_of_sets(settings.buffer, with_images=True), *inputs], root)
         external |= {"named_images": named} if named else {}
     found = list(leaves(used))
     external |= {name: digest_code(name) for _, name in users_code(found)}

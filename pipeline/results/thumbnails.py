@@ -12,13 +12,13 @@ from ouroboros.pipeline.store.pictures import has_pictures, named, pixels
 
 
 def thumbnails(hashes: Sequence[str], stages: Iterable[Path], edge: int) -> list[dict[str, Any]]:
-    """Returns `src` (a data URI), `width` and `height` in pixels as models see it, and `hash` of each image that one of
-    the stages has. edge: the most pixels of `src` in a row or a column."""
+    """Returns `number` from 1, `src` (a data URI), `width` and `height` in pixels as models see it, and `hash` of each
+    image that one of the stages has. edge: the most pixels of `src` in a row or a column."""
     places, made = [stage for stage in stages if has_pictures(stage)], []
-    for name in hashes:
+    for number, name in enumerate(hashes, 1):
         for picture in (named([name], place)[0] for place in places):
             with suppress(DataError):
-                made.append({"hash": name, **_small(pixels(picture), edge)})
+                made.append({"number": number, "hash": name, **_small(pixels(picture), edge)})
                 break
     return made
 

@@ -234,6 +234,22 @@ def towers(c) -> Found:
                       "trained.", "Set true, or model.lora_configs=[].", found=False)
 
 
+def images(c) -> Found:
+    """What trains on rows of text alone; images within messages are found when the trainer starts."""
+    source, pool = c.buffer.explorer_input, c.data_processor.task_pipeline
+    read = [c.buffer.trainer_input.experience_buffer.format] if c.kind.learns_from_given else [
+        pool.format if one.path is None else one.format for _, one in train_places(source)]
+    if not c.kind.trains or not any(one.image_key for one in read):
+        return
+    stage, ranks = c.trainer.zero_stage, c.trainer.ulysses_sequence_parallel_size
+    for key, asked, found in (("trainer.zero_stage", stage == 3, stage),
+                              ("trainer.ulysses_sequence_parallel_size", ranks > 1, ranks),
+                              ("algorithm.advantage_fn", c.algorithm.has_critic, c.algorithm.advantage_fn),
+                              ("model.teacher_model_path", c.asks_teacher, c.model.teacher_model_path)):
+        if asked:
+            yield Problem(key, "is for rows of text alone.", "Leave it out, or format.image_key.", found=found)
+
+
 def texts(c) -> Found:
     """cpt trains on plain text, the other algorithms on responses."""
     algorithm, buffer = c.algorithm.algorithm_type, c.buffer.trainer_input.experience_buffer
@@ -344,6 +360,6 @@ def broken(c) -> Found:
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, taught,
          weighed, whole_matrices, token_budget, sampling_of_training, groups, critic, resampling, passes,
-         reference_update, towers, texts,
+         reference_update, towers, images, texts,
          sampling_of_sets, pairs, nodes, reward_model, rewards, overlong, resampled_by_accuracy, component_keys,
          over_rollout, partial_rollout, overlap, syncs, server)

@@ -17,9 +17,15 @@ class Images(Section):
     parallel: int = setting(2, "images that are built at once", ge=1, how=True)
 
 
-def paths_of_sets(buffer) -> list[str]:
-    """Returns the files and directories of all sets with their own, without those of the hub."""
+def paths_of_sets(buffer, with_images: bool = False) -> list[str]:
+    """Returns the files and directories of all sets with their own, without those of the hub. with_images: of sets
+    whose records may have images alone."""
     found = zip(*([value for one in SETS for _, value in values_of(buffer, f"{one}.{name}".removeprefix("buffer."))]
-                  for name in ("path", "subset_name")), strict=True)
-    return [below(one, subset) for path, subset in found
+                  for name in ("path", "subset_name", "format")), strict=True)
+    return [below(one, subset) for path, subset, form in found if not with_images or may_have_images(form)
             for one in (path if isinstance(path, list) else [path]) if one and not isinstance(one, HubPath)]
+
+
+def may_have_images(form) -> bool:
+    """Whether records with this format may have images."""
+    return form.prompt_type == "messages" or form.image_key is not None

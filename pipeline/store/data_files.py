@@ -7,6 +7,7 @@ downloaded here: a dataset of the Hugging Face hub is fetched before a run start
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,8 +44,7 @@ def open_files(paths: str | list[str], subset: str | None, split: str, key: str)
             path = _subset(path, subset, key)
         if is_saved_dataset(path):
             dataset = saved_dataset(path, split, _set_split(key))
-            rows = (row for part in dataset.iter(BATCH) for row in part.to_pylist())
-            yield str(path), as_meant(rows, dataset.features.arrow_schema)
+            yield str(path), as_meant(dataset, dataset.features.arrow_schema)
         elif path.is_dir():
             for file in files_of_split(path, split, _set_split(key)):
                 yield str(file), _read_file(file)
@@ -215,8 +215,8 @@ def refuse_same_names(path: Path, names: list[str]) -> None:
 
 
 def saved_dataset(path: Path, split: str, advice: str = "Set split.") -> "Dataset":
-    """Returns the rows of a dataset written by `save_to_disk`, or of one split of it, as Arrow tables, in which images
-    are not decoded.
+    """Returns the rows of a dataset written by `save_to_disk`, or of one split of it, by their position; images,
+    sounds and videos as {bytes, path}.
 
     advice: end of the message when the split does not exist. Raises DataError.
     """
@@ -227,12 +227,25 @@ def saved_dataset(path: Path, split: str, advice: str = "Set split.") -> "Datase
     except Exception as error:  # its files of JSON are taken for granted: any type error
         raise DataError(f"{path} is not a readable dataset of save_to_disk ({type(error).__name__}: {error}). "
                         "Save it again.") from error
-    dataset = dataset.with_format("arrow")
     if not isinstance(dataset, DatasetDict):
-        return dataset
+        return _undecoded(dataset)
     if split not in dataset:
         raise DataError(f"{path} has no split '{split}'; found {', '.join(dataset)}.{nearest(split, dataset)} {advice}")
-    return dataset[split]
+    return _undecoded(dataset[split])
+
+
+def _undecoded(dataset: "Dataset") -> "Dataset":
+    from datasets import Audio, Features, Image, Video
+
+    def as_stored(feature: Any) -> Any:
+        if isinstance(feature, dict):
+            return {name: as_stored(one) for name, one in feature.items()}
+        if hasattr(feature, "feature"):  # a list
+            return replace(feature, feature=as_stored(feature.feature))
+        return replace(feature, decode=False) if isinstance(feature, Audio | Image | Video) else feature
+
+    dataset.info.features = Features(as_stored(dict(dataset.features)))
+    return dataset
 
 
 READERS = {".jsonl": _read_jsonl, ".parquet": _read_parquet}

@@ -1,24 +1,29 @@
 """Image files that records name, next to their data: which one a name means, and which ones a data file names.
 
-A name leads below the directory of its data file, whose owner decides about links in it: no record of a stranger's file
-reads anything else of this machine. The named files are part of a stage's identity, as the data file is.
+A name ends as one of ENDINGS and leads below the directory of its data file; links there are followed. The named files
+are part of a stage's identity, as the data file is.
 """
 
+import contextlib
 import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ouroboros.pipeline.store.digests import hashes_of, remembered_of, resolve
-from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.pictures import MOST_PIXELS, Broken
 
 MOST_BYTES = 4 * MOST_PIXELS  # of a file: more than any image has that is not compressed
-ENDING = r"\.(?:png|jpe?g|webp|gif|bmp|tiff?)"
-ends = re.compile(rf'({ENDING})\\*"'.encode(), re.IGNORECASE).finditer  # of a JSON text, also within one
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+has_ending = re.compile("|".join(map(re.escape, ENDINGS)).encode(), re.IGNORECASE).search
+ROWS = 1000  # of a Parquet file in memory at once
 
-is_name = re.compile(rf".+{ENDING}", re.IGNORECASE).fullmatch
+
+def is_image_name(value: Any) -> bool:
+    """Whether a value is the name of an image file, as records have it."""
+    return isinstance(value, str) and value.lower().endswith(ENDINGS) and "://" not in value
 
 
 def directory_of(data: str) -> Path:
@@ -49,51 +54,56 @@ def _below(directory: Path, name: str) -> Path | None:
 
 
 def digest_named(paths: list[str], root: str) -> dict[str, str]:
-    """Hashes of the images that data files name, by their names. Of directories all files count without this."""
+    """Hashes of the images that data files name, by the number of the file and the name. paths: of files, and of
+    directories, whose own files count without this, and those below links in them do not."""
     found: dict[str, Path] = {}
-    for data in filter(Path.is_file, map(resolve, paths)):
-        (names,) = remembered_of([data], root, names_in, "names of images")
-        found |= {name: path for name in names
+    for number, data in enumerate(file for path in map(resolve, paths) for file in _data_files(path)):
+        (names,) = remembered_of([data], root, names_in, f"names 1 {ENDINGS}")  # 1: raised with each change of names_in
+        found |= {f"{number}/{name}": path for name in names
                   if (path := _below(directory_of(str(data)), name)) and os.path.isfile(path)}
     return dict(zip(found, hashes_of([*found.values()], root), strict=True))
 
 
+def _data_files(path: Path) -> list[Path]:
+    return [file for file in (sorted(path.rglob("*")) if path.is_dir() else [path])
+            if file.suffix in READERS and file.is_file()]
+
+
 def names_in(data: Path) -> list[str]:
-    """The texts of a jsonl or parquet file that end as names of images do; none of other files."""
-    found: dict[str, None] = {}
-    for line in READERS[data.suffix](data) if data.suffix in READERS else ():
-        for end in ends(line):
-            text = line[line.rfind(b'"', 0, end.start()) + 1 : end.end(1)].decode(errors="replace")
-            found[json.loads(f'"{text}"', strict=False) if "\\" in text else text] = None
-    return list(found)
+    """The names of images anywhere in the records of a jsonl or parquet file; what cannot be read is left to the stage
+    that reads all of it."""
+    return list(dict.fromkeys(name for value in READERS[data.suffix](data) for name in _names(value)))
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _names(value: Any) -> Iterator[str]:
+    """Those in a value of any depth, and in the JSON text of one."""
+    if is_image_name(value):
+        yield value
+    elif isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            yield from _names(json.loads(value))
+    elif isinstance(value, dict | list | tuple):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _names(one)
+
+
+def _of_jsonl(path: Path) -> Iterator[Any]:
     with open(path, "rb") as file:
-        yield from file
+        for line in filter(has_ending, file):
+            with contextlib.suppress(ValueError, RecursionError):
+                yield json.loads(line)
 
 
-def _texts(path: Path) -> Iterator[bytes]:
+def _of_parquet(path: Path) -> Iterator[Any]:
+    """The texts of its rows, without bytes."""
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    def leaves(array: pa.Array) -> Iterator[pa.Array]:
-        if pa.types.is_nested(array.type):
-            parts = array.flatten()
-            yield from (leaf for part in (parts if isinstance(parts, list) else [parts]) for leaf in leaves(part))
-        else:
-            yield array.filter(pc.match_substring_regex(array, rf'(?i){ENDING}(\\*"|$)'))
-
-    try:
-        with pq.ParquetFile(path) as file:
-            columns = [one.path for one in map(file.schema.column, range(len(file.schema.names)))
-                       if str(one.logical_type) == "String"]
-            for batch in file.iter_batches(columns=columns):
-                yield from (f'"{text}"'.encode() for column in batch.columns for leaf in leaves(column)
-                            for text in leaf.to_pylist() if text)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not a readable Parquet file ({error}). Make it again.") from error
+    with contextlib.suppress(pa.ArrowException, OSError), pq.ParquetFile(path) as file:
+        leaves = map(file.schema.column, range(len(file.schema.names)))
+        texts = [one.path for one in leaves if str(one.logical_type) in ("String", "JSON", "Enum")]
+        for batch in file.iter_batches(ROWS, columns=texts):
+            yield from batch.to_pylist()
 
 
-READERS = {".jsonl": _lines, ".parquet": _texts}
+READERS = {".jsonl": _of_jsonl, ".parquet": _of_parquet}

@@ -292,13 +292,14 @@ def test_turns_of_sharegpt_are_read_as_messages():
     """A call, or a list of calls, is JSON in a turn of function_call."""
     talk = [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "1+2?"},
             {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 1}}'},
-            {"from": "observation", "value": "3"}, {"from": "gpt", "value": "It is 3."}]
+            {"from": "observation", "value": "3"}, {"from": "gpt", "value": "It is 3.", "reasoning_content": "1+2"}]
     assert as_turns(talk) == [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+2?"},
         {"role": "assistant", "content": "", "tool_calls": [
             {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}]},
-        {"role": "tool", "content": "3"}, {"role": "assistant", "content": "It is 3."}]
-    for turn in ({"from": "function_call", "value": "add("}, {"from": "narrator", "value": "x"}):
+        {"role": "tool", "content": "3"}, {"role": "assistant", "content": "It is 3.", "reasoning_content": "1+2"}]
+    for turn in ({"from": ["human"], "value": "x"}, {"from": "function_call", "value": "add("},
+                 {"from": "narrator", "value": "x"}):
         with pytest.raises(Unusable):
             as_turns([turn])
 

@@ -142,16 +142,20 @@ def test_a_conversation_of_llava_has_the_image_of_its_column(data):
 @pytest.mark.parametrize("column", ["images/a b.png", ["images/a b.png"] * 2])
 def test_a_dataset_of_save_to_disk_has_images_as_their_files(data, column):
     """Its files have the bytes; the decoded ones would be another file."""
-    feature = datasets.Image()
-    made = datasets.Dataset.from_dict({"question": ["q"], "answer": ["1"], "image": [
-        [str(data / one) for one in column] if isinstance(column, list) else str(data / column)]})
-    made = made.cast_column("image", [feature] if isinstance(column, list) else feature)
+    text, image = datasets.Value("string"), datasets.Image()
+    several = isinstance(column, list)
+    kinds = {"question": text, "answer": text, "image": [image] if several else image,
+             "tools": datasets.List(datasets.Json())}
+    made = datasets.Dataset.from_dict({"question": ["q"], "answer": ["1"], "tools": [[{"name": "add"}]], "image": [
+        [str(data / one) for one in column] if several else str(data / column)]}, features=datasets.Features(kinds))
     made.save_to_disk(str(data / "saved"))
     ((file, records),) = open_files(str(data / "saved"), None, "train", "path")
-    (row,) = read_records(records, TaskFormat(image_key="image"), "task", file, 0)
-    assert row.pictures == [name(A)] * (2 if isinstance(column, list) else 1)
+    (record,) = records
+    assert record["tools"] == [{"name": "add"}]
+    (row,) = read_records([record], TaskFormat(image_key="image"), "task", file, 0)
+    assert row.pictures == [name(A)] * (2 if several else 1)
     (drawn,) = sample(data / "saved", "train", 1, ["image"]).rows
-    assert (drawn["image"][0] if isinstance(column, list) else drawn["image"])["bytes"] == A
+    assert (drawn["image"][0] if several else drawn["image"])["bytes"] == A
 
 
 def test_a_row_without_images_is_as_before():

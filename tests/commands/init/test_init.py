@@ -28,6 +28,7 @@ from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.files import CONF
 from ouroboros.stages import gguf as stage
 from tests.golden.messages import refuses, wording
+from tests.pictures import png
 from tests.pipeline.store.test_gguf import package  # noqa: F401
 
 NAMES = sorted(path.name for path in TEMPLATES.iterdir() if path.name not in ("common", "own", "shared", AGENT))
@@ -480,13 +481,14 @@ URI = "data:image/png;base64,iVBORw0KGgo="
 
 @pytest.mark.parametrize(("column", "value"), [
     ("image", "photos/a.JPG"), ("images", ["a.png", "b.webp"]), ("picture", URI),
-    ("photo", {"bytes": b"1", "path": None}), ("image", {"bytes": b"1"})])
+    ("photo", {"bytes": png(), "path": None}), ("image", {"bytes": png()}), ("image", png())])
 def test_a_column_of_images_is_recognised(column, value):
-    rows = [{"question": "How many?", "answer": str(i), column: value if i else None, "file": "notes.txt"}
+    rows = [{"question": "How many?", "answer": str(i), column: value if i else None, "file": "notes.txt",
+             "about": {}, "audio": {"bytes": b"RIFF", "path": "1.wav"}}
             for i in range(20)]
     found = guess(rows)
     assert (found.kind, found.format["image_key"]) == ("rft", column)
-    assert "not used: file" in found.notes
+    assert "not used: file, about, audio" in found.notes
 
 
 def test_rows_that_are_written_again_keep_images_but_not_the_names_of_files(tmp_path):
@@ -537,18 +539,30 @@ def test_a_few_rows_of_another_type_change_nothing(change):
 
 @pytest.mark.parametrize(("count", "code"), [(1, 0), (20, 0), (21, 2)])
 def test_rows_that_cannot_be_rewritten_are_left_out_up_to_a_tenth(tmp_path, in_process, init, capsys, count, code):
-    """240 rows: 200 are sampled, and all are rewritten. The 3rd, 6th ... have a speaker that nobody knows."""
-    talk = [{"conversations": [{"from": "human", "value": f"a{i}"}, {"from": "gpt", "value": "b"}]} for i in range(200)]
+    """All of 200 rows are rewritten. The 3rd, 6th ... have no output."""
+    rows = [{"instruction": f"a{i}", "input": "", "output": "b"} for i in range(200)]
     for i in range(count):
-        talk[3 * i + 2]["conversations"][1]["from"] = "narrator"
-    assert init(lines(tmp_path / "a.jsonl", talk)) == code
+        del rows[3 * i + 2]["output"]
+    assert init(lines(tmp_path / "a.jsonl", rows)) == code
     shown = capsys.readouterr()
-    said_of = f"{count} of 200 " + ("sampled rows" if code else "rows")
-    assert said_of in (shown.err if code else shown.out)
-    assert "narrator" in shown.out + shown.err
+    assert f"{count} of 200 rows" in (shown.err if code else shown.out)
+    assert "'output'" in shown.out + shown.err
     if code == 0:
         assert len(Path("data/train.jsonl").read_text().splitlines()) == 200 - count
         wording(shown.out, "rows (3)" if count == 1 else "15 more)")
+
+
+@pytest.mark.parametrize(("count", "code"), [(20, 0), (21, 2)])
+def test_speakers_that_nobody_knows_are_in_a_tenth_of_the_rows_at_most(
+        tmp_path, in_process, init, capsys, count, code):
+    """The stage `tasks` rejects these rows."""
+    rows = [{"conversations": [{"from": "human", "value": f"a{i}"}, {"from": "gpt", "value": "b"}]} for i in range(200)]
+    for i in range(count):
+        rows[3 * i + 2]["conversations"][1]["from"] = "narrator"
+    assert init(lines(tmp_path / "a.jsonl", rows)) == code
+    shown = capsys.readouterr()
+    assert f"{count} of 200 sampled rows" in (shown.err if code else " ".join(shown.out.split()))
+    assert "narrator" in shown.out + shown.err
 
 
 def test_answers_that_nothing_can_match_are_left_out(tmp_path, in_process, init, capsys):

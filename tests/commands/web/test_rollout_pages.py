@@ -181,7 +181,7 @@ def test_the_images_of_a_prompt_are_shown_small_also_in_an_evaluation(tmp_path):
     for name, table, at in (("rft", "experience", Address(2, 0)), ("evaluate_rft", "samples", Address(4, 0))):
         stage = next(one for one in shown_run.stages if one.name == name)
         found = details.of_row(shown_run, stage, table, at)
-        assert [(one["width"], one["height"]) for one in found["images"]] == [(8, 8), (800, 20)]
+        assert [(one["number"], one["width"], one["height"]) for one in found["images"]] == [(1, 8, 8), (2, 800, 20)]
         assert found["image_count"] == 2
     assert details.of_row(shown_run, stage, table, Address(4, 1))["image_count"] == 0
 

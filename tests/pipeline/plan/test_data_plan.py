@@ -45,6 +45,11 @@ def test_the_content_of_the_file_of_every_set_counts_where_it_is_read_and_its_pa
 def test_the_images_that_a_file_names_count_as_its_content_does(tmp_path):
     given = sets(tmp_path)
     jsonl(tmp_path / "first.jsonl", '{"image": "a.png"}')
+    text = identities(tmp_path, given)
+    (tmp_path / "a.png").write_bytes(b"0")
+    assert identities(tmp_path, given) == text  # no image_key
+    (tmp_path / "a.png").unlink()
+    given[f"{SOURCE}.tasksets"][0] = given[f"{SOURCE}.tasksets"][0].but("format.image_key", "image")
     absent = identities(tmp_path, given)
     (tmp_path / "b.png").write_bytes(b"not named")
     assert identities(tmp_path, given) == absent

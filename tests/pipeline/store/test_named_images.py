@@ -34,9 +34,36 @@ def test_a_changed_image_changes_the_digest_and_an_unchanged_file_is_not_read_ag
     image, file = tmp_path / "data/a.png", tmp_path / "data/a.jsonl"
     file.write_text('{"image": "a.png"}\n{"image": "../b.png"}\n{"image": "none.png"}\n')
     image.write_bytes(b"1")
-    first = digest_named([str(file), str(tmp_path)], str(tmp_path))
-    assert list(first) == ["a.png"]
-    monkeypatch.setattr(named_images, "READERS", {})
-    assert digest_named([str(file)], str(tmp_path)) == first
+    first = digest_named([str(file)], str(tmp_path))
+    assert list(first) == ["0/a.png"]
+    with monkeypatch.context() as patched:
+        patched.setattr(named_images, "names_in", None)
+        assert digest_named([str(file)], str(tmp_path)) == first
     image.write_bytes(b"2")
     assert digest_named([str(file)], str(tmp_path)) != first
+
+
+def test_files_that_name_the_same_image_and_links_below_a_directory_count(tmp_path):
+    for place in ("data/a", "data/b", "elsewhere"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "1.png").write_bytes(b"1")
+    (tmp_path / "data/a/images").symlink_to(tmp_path / "elsewhere")
+    for place, name in (("a", "images/1.png"), ("a", "1.png"), ("b", "1.png")):
+        with open(tmp_path / "data" / place / "r.jsonl", "a") as file:
+            file.write(json.dumps({"image": name}) + "\n")
+    known = [digest_named([str(tmp_path / "data")], str(tmp_path))]
+    for changed in ("data/a/1.png", "data/b/1.png", "elsewhere/1.png"):
+        (tmp_path / changed).write_bytes(b"22")
+        known.append(digest_named([str(tmp_path / "data")], str(tmp_path)))
+    assert len({json.dumps(one) for one in known}) == 4
+
+
+def test_columns_of_every_kind_are_read_and_what_is_damaged_is_left_to_the_stage(tmp_path):
+    table = pa.table({
+        "category": pa.array(["a.png", "x"]).dictionary_encode(), "map": pa.array([[("k", "b.png")], []], pa.map_(
+            pa.string(), pa.string())), "path": ["C:\\img\\c.png", 'd"e.png'], "bytes": [b"f.png", b""]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert set(names_in(tmp_path / "a.parquet")) == {"a.png", "b.png", "C:\\img\\c.png", 'd"e.png'}
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    (tmp_path / "c.jsonl").write_text('{"image": "C:\\img\\b.png"}\n{"image": "a.png"}\n')
+    assert (names_in(tmp_path / "b.parquet"), names_in(tmp_path / "c.jsonl")) == ([], ["a.png"])

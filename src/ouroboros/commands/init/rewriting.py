@@ -7,12 +7,14 @@ A function raises KeyError, TypeError or ValueError for a row that it cannot wri
 import base64
 import string
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from ouroboros.operators.formats import ABSENT, as_text, look_up
 from ouroboros.operators.reward import unmatched
-from ouroboros.pipeline.store.named_images import is_name
+from ouroboros.pipeline.store.named_images import is_image_name
+from ouroboros.pipeline.store.pictures import Broken, opened
 
 Row = dict[str, Any]
 TOOLS = "tools"  # the column that a format reads definitions of tools from by default
@@ -39,15 +41,23 @@ def with_images(column: str, convert: Callable[[Row], Row], row: Row) -> Row:
 def is_image(value: Any) -> bool:
     """Whether a value is an image, or a list of images, in a form that stages read."""
     several = value if isinstance(value, list) else [value]
-    return bool(several) and all(set(one) <= {"bytes", "path"} if isinstance(one, dict) else isinstance(one, str) and (
-        one.startswith("data:image/") or bool(is_name(one))) for one in several)
+    return bool(several) and all(map(_is_one, several))
+
+
+def _is_one(value: Any) -> bool:
+    if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:  # as Audio and Video of datasets are, too
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, bytes):
+        with suppress(Broken):
+            return bool(opened(value))
+    return is_image_name(value) or (isinstance(value, str) and value.startswith("data:image/"))
 
 
 def file_names(value: Any) -> list[str]:
     """Names of files among the images of a row."""
     several = [one.get("path") if isinstance(one, dict) and not one.get("bytes") else one
                for one in (value if isinstance(value, list) else [value])]
-    return [one for one in several if isinstance(one, str) and is_name(one)]
+    return [one for one in several if is_image_name(one)]
 
 
 def as_json(value: Any) -> Any:

@@ -141,7 +141,7 @@ const OuroRollouts = (() => {
       h("details", null, h("summary", null, "all columns"), h("pre", null, JSON.stringify(one, null, 1))));
   }
 
-  const image = (one, at) => h("figure", null, h("img", {src: one.src, alt: `image ${at + 1} of the prompt`, title: one.hash}), h("figcaption", null, `${at + 1}: ${one.width} × ${one.height}`));
+  const image = (one) => h("figure", null, h("img", {src: one.src, alt: `image ${one.number} of the prompt`, title: one.hash}), h("figcaption", null, `${one.number}: ${one.width} × ${one.height}`));
 
   // the conversation, or as it is: the prompt, and the response with its tokens coloured
   function said(found, tokens, where, go) {
