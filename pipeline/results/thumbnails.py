@@ -4,11 +4,12 @@ import base64
 import io
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.store.errors import DataError
-from ouroboros.pipeline.store.pictures import has_pictures, named, pixels
+from ouroboros.pipeline.store.pictures import Picture, has_pictures, named, pixels
 
 
 def thumbnails(hashes: Sequence[str], stages: Iterable[Path], edge: int) -> list[dict[str, Any]]:
@@ -18,12 +19,14 @@ def thumbnails(hashes: Sequence[str], stages: Iterable[Path], edge: int) -> list
     for number, name in enumerate(hashes, 1):
         for picture in (named([name], place)[0] for place in places):
             with suppress(DataError):
-                made.append({"number": number, "hash": name, **_small(pixels(picture), edge)})
+                made.append({"number": number, "hash": name, **_small(picture, edge)})
                 break
     return made
 
 
-def _small(image, edge: int) -> dict[str, Any]:
+@lru_cache(1024)  # the attempts at a task have its images in common, and a large one takes a third of a second
+def _small(picture: Picture, edge: int) -> dict[str, Any]:
+    image = pixels(picture)
     width, height = image.size
     image.thumbnail((edge, edge))
     file = io.BytesIO()
