@@ -26,6 +26,7 @@ from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
 from ouroboros.pipeline.settings.model import TEACHER, Model
+from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import must_overlap
 from ouroboros.pipeline.store.errors import Problem
 
@@ -152,14 +153,13 @@ def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
     if excess <= 0:
         return None
     of_judges = f" and {judges / GIB:.1f} for reward models" if judges else ""
-    share, engine = config.explorer.rollout_model.gpu_memory_utilization, rollout(size, config, element_bytes(
-        config, gpus), gpus.gib)
-    least = math.floor(100 * (share - excess / (gpus.gib * GIB))) / 100
-    fits = least * gpus.gib * GIB >= engine.weights + engine.token * workload(config).longest
-    lower = f"Set {ENGINE}.gpu_memory_utilization={least:g}" if fits else "Lower trainer.max_token_len_per_gpu"
+    share = f"{ENGINE}.gpu_memory_utilization"
+    most = math.floor(100 * (at(config, share) - excess / (gpus.gib * GIB))) / 100
+    fits = most > 0 and not engine_problem(size, config.but(share, most), gpus)
+    lower = f"Set {share}={most:g}" if fits else "Lower trainer.max_token_len_per_gpu"
     return Problem("trainer.overlap", f"needs about {trainer / GIB:.1f} GiB for the trainer beside "
                    f"{answering / GIB:.1f} for engines{of_judges}, {excess / GIB:.1f} more than {USABLE:.0%} of "
-                   f"{gpus.gib:g}.", f"{lower}, or trainer.overlap=auto.", found=True)
+                   f"{gpus.gib:g}.", f"{lower}, or set trainer.overlap=auto.", found=True)
 
 
 def _advice(size: Size, config: Config, gpus: Gpus, room: float) -> str:

@@ -193,6 +193,12 @@ def test_at_once_trainer_and_engines_are_added():
     wording(problem, "gpu_memory_utilization=0.49")
     (problem,) = fit.beyond_memory(SMALL, config, gpus(1, 72.0))  # 0.2 GiB are left, less than the weights
     assert "gpu_memory_utilization" not in problem
+    several = config.but("explorer.rollout_model.engines_per_gpu", 4)  # of 0.04 x 76 GiB each has 0.76, less than 0.96
+    assert [fit.engine_problem(SMALL, one.but("explorer.rollout_model.gpu_memory_utilization", 0.04), gpus(1, 76.0))
+            is None for one in (config, several)] == [True, False]
+    for one, fits in ((config, True), (several, False)):
+        (problem,) = fit.beyond_memory(SMALL, one, gpus(1, 76.0))
+        assert ("gpu_memory_utilization=0.04" in problem) == fits
     config.trainer.overlap = "auto"
     assert fit.beyond_memory(SMALL, config, gpus(1, 160.0)) == []
 
