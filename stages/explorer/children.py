@@ -38,10 +38,6 @@ NOTABLE_SECONDS = 10.0
 RENDEZVOUS = ".rendezvous"  # in a stage's directory: where the ranks of a trainer on one node meet
 # on one node: nothing listens to the network
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
-# a trainer's tensors differ in size from one micro-batch to the next: torch's allocator would keep 20 GiB and more that
-# fit none of them. (vLLM's, of engines that sleep, refuses such segments.)
-ALLOCATOR, OLD_ALLOCATOR = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
-SEGMENTS = "expandable_segments:True"
 NO_MEMORY = "MemoryError: no more memory was granted; look at `ulimit -v` and the limit of the job or container"
 
 
@@ -95,8 +91,6 @@ class Running:
 def trainer_child(config, own_cores: list[int]) -> Child:
     """Returns the trainer of a stage: ranks on this machine, or evenly on the nodes of its job of SLURM."""
     child = Child(TRAINER, "ouroboros.stages.learn", own_cores, config.trainer.ranks)
-    if not {ALLOCATOR, OLD_ALLOCATOR} & os.environ.keys():
-        child.environment[ALLOCATOR] = SEGMENTS
     if config.cluster.node_num > 1:
         child.nodes = step.nodes()
         child.environment |= step.rendezvous()
