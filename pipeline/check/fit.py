@@ -12,7 +12,6 @@ from ouroboros.pipeline.check.memory import (
     Training,
     asleep,
     beside,
-    besides_tensors,
     engines,
     kept_logprobs,
     layer_tokens,
@@ -107,7 +106,7 @@ def beyond_memory(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -
     if not trainer and (together := overlap_problem(size, config, gpus, judges)):
         return [together]
     if config.mode == "colocate" and config.kind.trains and not trainer:
-        judges += training(size, config, element_bytes(config, gpus)).idle + besides_tensors(config)
+        judges += training(size, config, element_bytes(config, gpus)).idle
     return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if config.kind.engine else None)
             if problem]
 
@@ -254,7 +253,7 @@ def described(size: Size, config: Config, gpus: Gpus) -> list[tuple[str, str]]:
     if config.kind.trains:
         found, limit = training(size, config, element), f" of {gpus.gib:g}" if gpus.gib else ""
         if not gpus.any:  # what nothing is written to takes no host memory
-            found = replace(found, bucket=min(found.bucket, element * size.trained))
+            found = replace(found, bucket=min(found.bucket, element * size.trained), process=0)
         where = f"{limit} a GPU" if gpus.any else " of host memory a rank"
         lines.append(("memory", f"trainer about {found.peak / GIB:.1f} GiB{where} ({_parts(found)})"))
     if config.kind.engine and gpus.gib:
@@ -265,9 +264,10 @@ def described(size: Size, config: Config, gpus: Gpus) -> list[tuple[str, str]]:
 def _parts(found: Training) -> str:
     """Formats the parts of the peak: those of the backward pass or, when it is higher, of the optimizer step."""
     backward = {"gradients": found.gradients + found.bucket, "activations": found.activations}
-    parts = {"weights": found.weights, "optimizer": found.optimizer, "critic": found.critic,
+    parts = {"process": found.process, "weights": found.weights, "optimizer": found.optimizer, "critic": found.critic,
              **({"optimizer step": found.step} if found.idle + found.step == found.peak else backward)}
-    return ", ".join(f"{word} {value / GIB:.1f}" for word, value in parts.items() if value or word != "critic")
+    return ", ".join(f"{word} {value / GIB:.1f}" for word, value in parts.items() if value or word not in (
+        "process", "critic"))
 
 
 def _engine_words(found: Rollout, config: Config) -> str:
