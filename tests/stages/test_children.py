@@ -188,6 +188,25 @@ run_child(work, "trainer", "doc")
 """
 
 
+LEAVES = """
+import atexit, threading, time
+from ouroboros.stages.explorer.children import run_child
+def work(context):
+    atexit.register(open, "registered", "w")
+    threading.Thread(target=time.sleep, args=[60]).start()
+    print("buffered", end="")
+run_child(work, "trainer", "doc")
+"""
+
+
+def test_a_trainer_that_is_done_calls_what_is_registered_and_waits_for_no_thread(start):
+    begin = time.monotonic()
+    start(trainer=LEAVES)
+    assert os.path.exists("registered")
+    assert (start.directory / "trainer.log").read_text().endswith("buffered")
+    assert time.monotonic() - begin < 30
+
+
 def asks(number, then=lambda: None):
     """A follow() that asks this process to end once the trainer is ready."""
     def follow():
