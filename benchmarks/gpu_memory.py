@@ -36,16 +36,16 @@ def estimate(config: Config, model: str | Path) -> float:
     """What `ouro config check` counts for the fullest GPU of a stage of bfloat16 weights, in GiB."""
     import torch
 
-    from ouroboros.pipeline.check.memory import GIB, beside, besides_tensors, engines, training
+    from ouroboros.pipeline.check.memory import GIB, beside, engines, training
     from ouroboros.stages import recompute
     from ouroboros.stages.model_size import build, measure
 
     recompute.resolve(config, Path(model))
     if not config.kind.engine:
-        return (recompute.needed(config, Path(model)) + besides_tensors(config)) / GIB
+        return recompute.needed(config, Path(model)) / GIB
     size = measure(build(str(model)), next(iter(config.model.lora_configs), None))
     total = torch.cuda.get_device_properties(0).total_memory
-    trainer, answering, outside = training(size, config, 2), engines(config, total), besides_tensors(config)
+    trainer, answering = training(size, config, 2), engines(config, total)
     if config.mode == "both":
-        return max(trainer.peak + outside, answering) / GIB
-    return (outside + max(trainer.peak + beside(config, total), trainer.idle + answering)) / GIB
+        return max(trainer.peak, answering) / GIB
+    return max(trainer.peak + beside(config, total), trainer.idle + answering) / GIB

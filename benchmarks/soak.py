@@ -4,11 +4,11 @@
 
 Starts one rft stage as a run does, without Snakemake (a machine with a GPU may have neither it nor Data-Juicer), and
 looks at it every `--every` seconds: memory that only this process holds (USS) and open handles of each of its
-processes, shared memory, files of the stage beyond the tables of its steps, memory of the GPUs. Growth is the median
-slope of all pairs of looks (Theil and Sen) after the first tenth of the steps, per 100 steps and divided by the median.
-Seconds per step come from the table `steps`. Exits with 1 where anything grows by more than 1%. After `--minutes` the
-stage receives SIGTERM, and the steps that it made count. On a GPU give `mode=colocate`: the engine sleeps and wakes at
-each step.
+processes, shared memory, files of the stage beyond tables of steps and checkpoints, memory of the GPUs that it may use.
+Growth is the median slope of all pairs of looks (Theil and Sen) after the first tenth of the steps, per 100 steps and
+divided by the median. Seconds per step come from the table `steps`. Exits with 1 where anything grows by more than 1%.
+After `--minutes` the stage receives SIGTERM, and the steps that it made count. On a GPU give `mode=colocate`: the
+engine sleeps and wakes at each step.
 """
 
 import os
@@ -69,10 +69,12 @@ def look(stage: Path, root: psutil.Process) -> dict[str, float]:
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
     found["shared memory: MiB"] = sum(one.st_blocks for one in _stats(Path("/dev/shm").iterdir())) / 2048
-    found["files beyond the steps' tables"] = sum(
-        not path.name.startswith("step=") for path in stage.rglob("*") if path.is_file())
-    if gpus := devices.gpus():
-        found["GPUs: MiB"] = sum(one["memory_used_gib"] for one in gpus) * 1024
+    found["files beyond steps and checkpoints"] = sum(
+        not path.name.startswith("step=") and "checkpoints" not in path.relative_to(stage).parts
+        for path in stage.rglob("*") if path.is_file())
+    if own := devices.visible_gpus(None):
+        asked = ["nvidia-smi", f"--id={','.join(own)}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        found["GPUs: MiB"] = sum(map(float, subprocess.check_output(asked, text=True).split()))
     return found
 
 

@@ -12,7 +12,6 @@ from ouroboros.pipeline.check.memory import (
     Training,
     asleep,
     beside,
-    besides_tensors,
     engines,
     kept_logprobs,
     layer_tokens,
@@ -27,6 +26,7 @@ from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, en
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
 from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
 from ouroboros.pipeline.settings.model import TEACHER, Model
+from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import must_overlap
 from ouroboros.pipeline.store.errors import Problem
 
@@ -108,7 +108,7 @@ def beyond_memory(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -
     if not trainer and (together := overlap_problem(size, config, gpus, judges)):
         return [together]
     if config.mode == "colocate" and config.kind.trains and not trainer:
-        judges += training(size, config, element_bytes(config, gpus)).idle + besides_tensors(config)
+        judges += training(size, config, element_bytes(config, gpus)).idle
     return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if config.kind.engine else None)
             if problem]
 
@@ -154,14 +154,13 @@ def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
     if excess <= 0:
         return None
     of_judges = f" and {judges / GIB:.1f} for auxiliary models" if judges else ""
-    share, engine = config.explorer.rollout_model.gpu_memory_utilization, rollout(size, config, element_bytes(
-        config, gpus), gpus.gib)
-    least = math.floor(100 * (share - excess / (gpus.gib * GIB))) / 100
-    fits = least * gpus.gib * GIB >= engine.weights + engine.token * workload(config).longest
-    lower = f"Set {ENGINE}.gpu_memory_utilization={least:g}" if fits else "Lower trainer.max_token_len_per_gpu"
+    share = f"{ENGINE}.gpu_memory_utilization"
+    most = math.floor(100 * (at(config, share) - excess / (gpus.gib * GIB))) / 100
+    fits = most > 0 and not engine_problem(size, config.but(share, most), gpus)
+    lower = f"Set {share}={most:g}" if fits else "Lower trainer.max_token_len_per_gpu"
     return Problem("trainer.overlap", f"needs about {trainer / GIB:.1f} GiB for the trainer beside "
                    f"{answering / GIB:.1f} for engines{of_judges}, {excess / GIB:.1f} more than {USABLE:.0%} of "
-                   f"{gpus.gib:g}.", f"{lower}, or trainer.overlap=auto.", found=True)
+                   f"{gpus.gib:g}.", f"{lower}, or set trainer.overlap=auto.", found=True)
 
 
 def _advice(size: Size, config: Config, gpus: Gpus, room: float) -> str:
@@ -256,7 +255,7 @@ def described(size: Size, config: Config, gpus: Gpus) -> list[tuple[str, str]]:
     if config.kind.trains:
         found, limit = training(size, config, element), f" of {gpus.gib:g}" if gpus.gib else ""
         if not gpus.any:  # what nothing is written to takes no host memory
-            found = replace(found, bucket=min(found.bucket, element * size.trained))
+            found = replace(found, bucket=min(found.bucket, element * size.trained), process=0)
         where = f"{limit} a GPU" if gpus.any else " of host memory a rank"
         lines.append(("memory", f"trainer about {found.peak / GIB:.1f} GiB{where} ({_parts(found)})"))
     if config.kind.engine and gpus.gib:
@@ -267,9 +266,10 @@ def described(size: Size, config: Config, gpus: Gpus) -> list[tuple[str, str]]:
 def _parts(found: Training) -> str:
     """Formats the parts of the peak: those of the backward pass or, when it is higher, of the optimizer step."""
     backward = {"gradients": found.gradients + found.bucket, "activations": found.activations}
-    parts = {"weights": found.weights, "optimizer": found.optimizer, "critic": found.critic,
+    parts = {"process": found.process, "weights": found.weights, "optimizer": found.optimizer, "critic": found.critic,
              **({"optimizer step": found.step} if found.idle + found.step == found.peak else backward)}
-    return ", ".join(f"{word} {value / GIB:.1f}" for word, value in parts.items() if value or word != "critic")
+    return ", ".join(f"{word} {value / GIB:.1f}" for word, value in parts.items() if value or word not in (
+        "process", "critic"))
 
 
 def _engine_words(found: Rollout, config: Config) -> str:

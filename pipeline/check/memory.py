@@ -2,8 +2,8 @@
 
 Every term is counted from our own code (stages/learner/) and DeepSpeed's; c is bytes of a weight (2 or 4), P the
 parameters, A the trainable ones (adapter or all), W the ranks, T the tokens of the micro-batch budget, h the width,
-L the layers, V the vocabulary. Small things (positions, masks, the allocator's slack) and `besides_tensors` are not
-counted: USABLE leaves room for them. benchmarks/gpu_update.md compares the numbers with measured ones.
+L the layers, V the vocabulary. Small things (positions, masks, the allocator's slack) are not counted: USABLE leaves
+room for them. benchmarks/gpu_update.md compares the numbers with measured ones.
 """
 
 import math
@@ -36,7 +36,7 @@ class Training:
     backward pass allocates. bucket: gradients in transfer. step: what the optimizer step allocates on top of weights
     and optimizer, after activations are freed. critic: persistent memory of PPO's critic; its own step never exceeds
     the policy's, which has the output head. gathered: weights of other ranks that ZeRO-3 holds during a pass. kept: of
-    gradients and bucket, what ZeRO-3 allocates once and never frees.
+    gradients and bucket, what ZeRO-3 allocates once and never frees. process: its CUDA context and NCCL's buffers.
     """
 
     weights: float
@@ -48,6 +48,7 @@ class Training:
     critic: float = 0.0
     gathered: float = 0.0
     kept: float = 0.0
+    process: float = 0.0
 
     @property
     def peak(self) -> float:
@@ -58,7 +59,7 @@ class Training:
     @property
     def idle(self) -> float:
         """Returns what remains while an engine uses the same GPU: activations and all other gradients are freed."""
-        return self.weights + self.optimizer + self.critic + self.kept
+        return self.process + self.weights + self.optimizer + self.critic + self.kept
 
 
 def training(size: Size, config: Config, element: int) -> Training:
@@ -94,6 +95,7 @@ def training(size: Size, config: Config, element: int) -> Training:
         critic=sum(_kept(size.critic, size.critic, settings, settings.critic.optimizer.state_bytes, element))
         if config.algorithm.has_critic else 0,
         gathered=element * min(held, max(LIVE, size.gathered)) if stage == 3 else 0, kept=kept,
+        process=CONTEXT + NCCL * (ranks > 1),
     )
 
 
@@ -250,11 +252,6 @@ def engines(config: Config, total: float) -> float:
         return 0
     settings = config.explorer.rollout_model
     return settings.gpu_memory_utilization * total + kept_logprobs(config) + NCCL * (settings.tensor_parallel_size > 1)
-
-
-def besides_tensors(config: Config) -> float:
-    """Returns the bytes of a trainer's process on its GPU that `training` does not count."""
-    return CONTEXT + NCCL * (config.trainer.ranks > 1)
 
 
 def asleep(config: Config) -> float:

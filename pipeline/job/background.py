@@ -8,7 +8,8 @@ from typing import Any
 class Background:
     """Runs at most one call at a time; the next one waits for it. Every later method raises what a call raised.
 
-    The process does not end before its last call does: a call that waits for another process must be stoppable.
+    The interpreter does not end before its last call does: a call that waits for another process must be stoppable. A
+    trainer that succeeded ends without that (stages/explorer/children.py), so it finishes its own first.
     """
 
     def __init__(self):

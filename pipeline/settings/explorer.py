@@ -43,8 +43,11 @@ OTHER_WEIGHTS = re.compile(r"(?!disable_.*quantiz).*quantiz|.*cache_dtype|.*kv_d
                            r"(moe|linear)_backend$|inductor_passes$|use_non_causal$|(disable_)?sliding_window$|"
                            r"indexer_sparse_logits$|kv_sharing_fast_prefill$|(watermark|diffusion|hisparse)_config$")
 WITHOUT_BITS = re.compile(r"load_in_\dbit$|bnb_|.*quantiz|qat$|.*qlora$|bits$")  # of weights that are trained
-UNPROVED = ("log-probs of such an engine would be those of another distribution than is trained (weights, cache or "
-            "kernels of fewer bits), or are not proved to be those of the same one (speculation)")
+FEWER_BITS = re.compile(rf"{WITHOUT_BITS.pattern}|.*(_dtype|_scales|_quant|stochastic_rounding)$|spec(ulative)?_")
+OF_FEWER_BITS = ("log-probs of such an engine would be those of another distribution than is trained (weights, cache "
+                 "or kernels of fewer bits), or are not proved to be those of the same one (speculation).")
+UNPROVED = ("the engine runs the weights as they are trained, one token after the other; it was not proved that it "
+            "answers like the trainer otherwise.")
 AS_TRAINED = (  # values of theirs that do not: types of models, ways to read their files, kernels for them
     None, False, "auto", [], {}, "bfloat16", "float32", "bf16",
     "safetensors", "fastsafetensors", "runai_streamer", "pt", "npcache",
@@ -59,12 +62,20 @@ def _named(given: dict[str, Any], above: str = "") -> Iterator[tuple[str, str, A
             yield from _named(value, f"{above}{name}.")
 
 
+def _unproved(name: str) -> str:
+    """Returns why an argument of OTHER_WEIGHTS, or a key of WITHOUT_BITS, is refused to engines."""
+    return OF_FEWER_BITS if FEWER_BITS.match(name) else UNPROVED
+
+
 def why_absent(key: str) -> str | None:
-    """Returns why there is no setting of this name: it would quantize, or guess tokens ahead. key: dotted."""
+    """Returns why there is no setting of this name: it would quantize, or an engine would answer otherwise."""
     place, _, name = key.rpartition(".")
-    if WITHOUT_BITS.match(name) and place in ("model", "trainer"):
-        return "weights are trained in model.dtype; training beside quantized ones (QLoRA) is not built."
-    return f"{UNPROVED}." if "rollout" in place and OTHER_WEIGHTS.match(name) else None
+    without_bits = WITHOUT_BITS.match(name)
+    if "rollout" in place and (without_bits or OTHER_WEIGHTS.match(name)):
+        return _unproved(name)
+    if without_bits and place in ("model", "trainer"):
+        return "weights are trained in model.dtype; training with quantized ones (QLoRA) is not built."
+    return "its weights are loaded in its dtype." if without_bits and "auxiliary_models" in place else None
 
 
 class RolloutModel(Section):
@@ -97,7 +108,7 @@ class RolloutModel(Section):
                           found=self.extra_engine_args[name])
         for path, name, value in _named(self.extra_engine_args):
             if OTHER_WEIGHTS.match(name) and value not in AS_TRAINED:
-                yield Problem(f"extra_engine_args.{path}", f"{UNPROVED}.", "Leave it out.", found=value)
+                yield Problem(f"extra_engine_args.{path}", _unproved(name), "Leave it out.", found=value)
 
 
 PROMPT_PIECE = 1024  # tokens of a teacher's prompts that its engine computes at once on a GPU

@@ -132,8 +132,10 @@ def unknown(key: str, more: Iterable[str] = ()) -> Problem:
 
     more: names that are not settings but may be meant.
     """
-    if why := explain_absent(key) or why_absent(key):
-        return Problem(key, "unknown key.", why)
+    if equivalent := explain_absent(key):
+        return Problem(key, "unknown key.", equivalent)
+    if why := why_absent(key):
+        return Problem(key, f"unknown key: {why}", "Leave it out.")
     return Problem(key, "unknown key.", nearest_key(key, more))
 
 

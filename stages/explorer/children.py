@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from ouroboros.pipeline.job import step
 from ouroboros.pipeline.job.activity import Activity, show_stack_on_signal
@@ -38,10 +39,6 @@ NOTABLE_SECONDS = 10.0
 RENDEZVOUS = ".rendezvous"  # in a stage's directory: where the ranks of a trainer on one node meet
 # on one node: nothing listens to the network
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
-# a trainer's tensors differ in size from one micro-batch to the next: torch's allocator would keep 20 GiB and more that
-# fit none of them. (vLLM's, of engines that sleep, refuses such segments.)
-ALLOCATOR, OLD_ALLOCATOR = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
-SEGMENTS = "expandable_segments:True"
 NO_MEMORY = "MemoryError: no more memory was granted; look at `ulimit -v` and the limit of the job or container"
 
 
@@ -95,8 +92,6 @@ class Running:
 def trainer_child(config, own_cores: list[int]) -> Child:
     """Returns the trainer of a stage: ranks on this machine, or evenly on the nodes of its job of SLURM."""
     child = Child(TRAINER, "ouroboros.stages.learn", own_cores, config.trainer.ranks)
-    if not {ALLOCATOR, OLD_ALLOCATOR} & os.environ.keys():
-        child.environment[ALLOCATOR] = SEGMENTS
     if config.cluster.node_num > 1:
         child.nodes = step.nodes()
         child.environment |= step.rendezvous()
@@ -265,7 +260,7 @@ def _end(processes: list[subprocess.Popen], grace: float | None = None) -> None:
 
 
 def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
-    """The `main` of a child module. Writes its error to `<name>.error` for the parent to show."""
+    """The `main` of a child module. Writes its error to `<name>.error` for the parent to show. Does not return."""
     if "--help" in sys.argv or len(sys.argv) != 2:
         print(doc)
         sys.exit(0 if "--help" in sys.argv else 2)
@@ -294,15 +289,22 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         code = 1
     if code <= 2:  # else it was asked to end, maybe by a function that it calls
         user_calls.done()
-    if name == TRAINER and code == 0:  # all is written, and to take model, engine and libraries apart takes seconds
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        os._exit(0)
+    if name == TRAINER and code == 0:
+        _leave()
     if name != TRAINER:  # which may be writing a checkpoint
         at_last = threading.Timer(LEAVE_SECONDS, os._exit, [code])  # threads of user code may go on for ever
         at_last.daemon = True
         at_last.start()
     sys.exit(code)  # here, where no traceback keeps engine and model alive
+
+
+def _leave() -> NoReturn:
+    """Ends a trainer that has finished its writers. Calls what is registered with atexit, but takes neither model nor
+    libraries apart, which takes seconds, and does not wait for threads that user code left."""
+    atexit._run_exitfuncs()  # has no public name
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 def _write_error(context: Context, name: str, short: str, full: str) -> None:

@@ -16,7 +16,6 @@ from ouroboros.pipeline.job.error_file import last_line
 from ouroboros.pipeline.job.own_process import ProcessEnded, calls_file
 from ouroboros.pipeline.job.shares import cores
 from ouroboros.pipeline.job.watchdog import Watchdog, activity_file
-from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store import files, launch, user_calls
 from ouroboros.pipeline.store.errors import StageError
 from ouroboros.stages.explorer import children
@@ -187,6 +186,25 @@ def work(context):
     raise Stopped(context.ending.stopped.number, "step 7 is saved")
 run_child(work, "trainer", "doc")
 """
+
+
+LEAVES = """
+import atexit, threading, time
+from ouroboros.stages.explorer.children import run_child
+def work(context):
+    atexit.register(open, "registered", "w")
+    threading.Thread(target=time.sleep, args=[60]).start()
+    print("buffered", end="")
+run_child(work, "trainer", "doc")
+"""
+
+
+def test_a_trainer_that_is_done_calls_what_is_registered_and_waits_for_no_thread(start):
+    begin = time.monotonic()
+    start(trainer=LEAVES)
+    assert os.path.exists("registered")
+    assert (start.directory / "trainer.log").read_text().endswith("buffered")
+    assert time.monotonic() - begin < 30
 
 
 def asks(number, then=lambda: None):
@@ -530,15 +548,3 @@ def test_what_libraries_print_at_the_end_is_no_reason():
     assert last_line("\n".join(["step 3", cause, *left])) == [cause]
     assert last_line("\n".join(left)) == []
     assert last_line("nothing leaked, says the user\n") == ["nothing leaked, says the user"]
-
-
-@pytest.mark.parametrize(("given", "wanted"), [
-    ({}, "expandable_segments:True"), ({"PYTORCH_ALLOC_CONF": "backend:native"}, None),
-    ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, None)])
-def test_a_trainer_has_segments_that_grow_unless_the_user_chose(monkeypatch, given, wanted):
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    config = Config.partial({"trainer": {"ranks": 1}, "cluster": {"node_num": 1}})
-    assert children.trainer_child(config, [0]).environment.get("PYTORCH_ALLOC_CONF") == wanted

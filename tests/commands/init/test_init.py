@@ -216,13 +216,19 @@ def test_a_recipe_for_a_file_passes_the_check(tmp_path, in_process, init, capsys
         assert (limits, config.buffer.batch_size, config.algorithm.optimizer.lr) == ((16, 64), 4, 5e-4)
 
 
-@pytest.mark.parametrize(("gpus", "mode", "ahead"), [(0, "both", 0), (1, "colocate", 0), (2, "colocate", 1)])
-def test_with_several_gpus_engines_answer_on_all_of_them_while_the_ranks_train(tmp_path, init, monkeypatch, gpus, mode,
-                                                                               ahead):
+@pytest.mark.parametrize(("gpus", "mib", "transformers", "mode", "ahead"), [
+    (0, 0, False, "both", 0), (1, 80000, False, "colocate", 0), (2, 80000, False, "colocate", 1),
+    (2, 0.1, False, "colocate", 0),  # 0.3 of 0.1 MiB does not hold the weights
+    (2, 80000, True, "colocate", 0)])  # transformers answers, and never while the ranks train
+def test_with_several_gpus_engines_answer_on_all_of_them_while_the_ranks_train(tmp_path, init, monkeypatch, gpus, mib,
+                                                                               transformers, mode, ahead):
     monkeypatch.setattr(recipe, "gpus_here", lambda: gpus)
+    monkeypatch.setattr(recipe.devices, "gpus", lambda: [{"memory_gib": mib / 1024}] * gpus)
+    monkeypatch.setattr(recipe, "_samples_by_transformers", lambda *_: transformers)
     assert init(lines(tmp_path / "a.jsonl", [{"question": q, "answer": a} for q, a in SUMS])) == 0
     config = compose([])
     assert (config.mode, config.synchronizer.sync_offset) == (mode, ahead)
+    assert config.explorer.rollout_model.gpu_memory_utilization == (0.3 if ahead else 0.9)
     assert config.trainer.ranks == config.explorer.rollout_model.engine_num == max(gpus, 1)
 
 

@@ -230,9 +230,10 @@ def test_steps_that_come_later_are_added_to_a_curve(tmp_path):
     run.sft()
     stage = tmp_path / "store" / run.stages[-1]["directory"].rpartition("/")[2]
     assert curves.read(stage, "steps").steps == [1, 2]
-    run._step(stage, 3, loss=7.0)
+    run._step(stage, 3, loss=7.0, start=[("trainer: imports", 14.0)])
     made = curves.read(stage, "steps")
     assert (made.steps, made.columns["loss"][-1]) == ([1, 2, 3], 7.0)
+    assert not [name for name in made.columns if name.startswith("start")]  # a point is no curve
     for step in (2, 3):  # a stage that goes on from the checkpoint of step 1 makes them again
         tables.step_file(stage, "steps", step).unlink()
         run._step(stage, step, loss=9.0)

@@ -52,7 +52,7 @@ def test_engines_keep_four_bytes_of_each_position(engines, wanted):
 @pytest.mark.parametrize(("ranks", "gib"), [(1, 0.6), (2, 1.8)])
 def test_a_process_has_a_context_and_with_others_buffers_of_nccl(ranks, gib):
     """0.6 GiB, and 1.2 more for each of several ranks."""
-    assert memory.besides_tensors(settings(ranks=ranks)) == pytest.approx(gib * GIB)
+    assert training(SMALL, settings(ranks=ranks), 2).process == pytest.approx(gib * GIB)
 
 
 @pytest.mark.parametrize(("stage", "weights", "optimizer", "gradients", "step", "kept", "gathered"), [
@@ -67,16 +67,17 @@ def test_zero_divides_what_its_stage_says_among_four_ranks(stage, weights, optim
     assert (found.weights, found.optimizer, found.gradients, found.step) == (weights, optimizer, gradients, step)
     assert found.bucket == 10**9  # 5e8 entries of 2 bytes
     assert (found.kept, found.gathered) == (kept, gathered)
-    assert found.idle == weights + optimizer + kept
-    assert found.peak == weights + gathered + optimizer + gradients + 10**9 + found.activations
+    assert found.idle == pytest.approx(1.8 * GIB + weights + optimizer + kept)
+    assert found.peak == pytest.approx(
+        1.8 * GIB + weights + gathered + optimizer + gradients + 10**9 + found.activations)
 
 
 def test_one_rank_keeps_16_bytes_a_parameter_and_22_in_the_step():
     """2 + 12 + 2 while it accumulates; at the step 2 + 12 + 8, which is the peak when activations are small. In 32 bits
     gradients need no second form."""
     found = training(SMALL, settings(tokens=16, chunk=1), 2)
-    assert found.idle + found.gradients == 16 * P
-    assert found.idle + found.step == 22 * P == found.peak
+    assert found.idle + found.gradients == pytest.approx(0.6 * GIB + 16 * P)
+    assert found.idle + found.step == pytest.approx(0.6 * GIB + 22 * P) == found.peak
     found = training(SMALL, settings(tokens=16, chunk=1), 4)
     assert (found.weights, found.optimizer, found.gradients, found.step) == (4 * P, 12 * P, 4 * P, 8 * P)
 
@@ -158,9 +159,9 @@ def test_the_kernel_of_the_head_takes_a_block_of_gradients_and_those_of_hidden_s
 
 
 @pytest.mark.parametrize(("asked", "room", "recomputed"), [
-    ("auto", 39, False), ("auto", 38, True), (True, 100, True), (False, 1, False)])
+    ("auto", 40, False), ("auto", 39, True), (True, 100, True), (False, 1, False)])
 def test_auto_recomputes_where_the_estimate_does_not_fit(asked, room, recomputed):
-    """38.8 GiB without recomputing (below)."""
+    """38.8 GiB without recomputing (below), and 0.6 of the process."""
     assert recomputes(SMALL, settings(30_080, asked, compiled=True), 2, room * GIB) is recomputed
 
 
@@ -222,7 +223,7 @@ def test_activations_are_the_higher_of_head_and_layer():
     (True, 16_384, 16_384, 60.0, 0.93),
 ])
 def test_the_eager_estimate_is_near_what_was_measured(recompute, chunk, tokens, gib, ratio):
-    estimate = training(SMALL, settings(tokens, recompute, chunk=chunk), 2).peak / GIB
+    estimate = training(SMALL, settings(tokens, recompute, chunk=chunk), 2).peak / GIB - 0.6  # tensors were measured
     assert estimate / gib == pytest.approx(ratio, abs=0.006)
     assert 1 / 1.3 < estimate / gib < 1.3
 
@@ -232,7 +233,7 @@ def test_the_eager_estimate_is_near_what_was_measured(recompute, chunk, tokens, 
     (False, 30_080, 39.3, 0.99), (True, 30_080, 11.3, 1.02), (False, 20_480, 29.9, 0.98),
 ])
 def test_the_compiled_estimate_is_near_what_was_measured(recompute, tokens, gib, ratio):
-    estimate = training(SMALL, settings(tokens, recompute, compiled="auto"), 2).peak / GIB
+    estimate = training(SMALL, settings(tokens, recompute, compiled="auto"), 2).peak / GIB - 0.6
     assert estimate / gib == pytest.approx(ratio, abs=0.006)
 
 

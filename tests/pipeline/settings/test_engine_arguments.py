@@ -56,10 +56,22 @@ def test_an_engine_that_was_not_proved_to_answer_like_the_trainer_is_refused(giv
 
 @pytest.mark.parametrize("key", [
     "explorer.rollout_model.quantization", "explorer.rollout_model.speculative_config", "model.load_in_4bit",
-    "explorer.rollout_model.kv_cache_dtype", "actor_rollout_ref.rollout.quantization", "trainer.quantization"])
+    "explorer.rollout_model.kv_cache_dtype", "actor_rollout_ref.rollout.quantization", "trainer.quantization",
+    "explorer.rollout_model.load_in_4bit", "explorer.auxiliary_models.0.quantization"])
 def test_a_key_that_would_quantize_or_guess_tokens_ahead_has_its_reason(key):
-    assert why_absent(key)
-    assert unknown(key).do == why_absent(key)
+    problem = unknown(key)
+    assert problem.needed.endswith(why_absent(key))
+    assert problem.do == "Leave it out."
+
+
+def test_what_neither_quantizes_nor_guesses_has_another_reason():
+    def reason(name, value):
+        return check(changed({KEY: {name: value}}))[0].needed
+
+    fewer, guessed = reason("kv_cache_dtype", "fp8"), reason("speculative_config", {"method": "ngram"})
+    others = {reason(*one) for one in (("sliding_window", 5), ("watermark_config", {"x": 1}), ("load_format", "dummy"))}
+    assert (fewer, len(others)) == (guessed, 1)
+    assert fewer not in others
 
 
 def test_other_unknown_keys_have_none():

@@ -12,8 +12,10 @@ from ouroboros.commands.init.data import CONVERTED, ROWS, Data, held_share, is_p
 from ouroboros.pipeline.check import samples
 from ouroboros.pipeline.check.engine import cpu_problem
 from ouroboros.pipeline.check.machine import gpus_here
+from ouroboros.pipeline.check.memory import GIB
 from ouroboros.pipeline.check.model_size import Size, Sizes, question
 from ouroboros.pipeline.check.sources import POOL, Source
+from ouroboros.pipeline.job import devices
 from ouroboros.pipeline.settings.data import format_of
 from ouroboros.pipeline.settings.model import Model, resolve_dtype
 from ouroboros.pipeline.settings.setting import plain
@@ -26,6 +28,7 @@ SMALL, MIDDLE = 20_000_000, 300_000_000  # parameters below which a model learns
 RATES = {"rft": (5e-4, 2e-5, 1e-6), "sft": (1e-3, 5e-5, 1e-5), "dpo": (2e-4, 1e-6, 5e-7), "cpt": (1e-3, 1e-4, 1e-5)}
 MOST, LEAST = {"rft": 64, "sft": 64, "dpo": 32, "cpt": 16}, 8  # rows of a batch
 STEPS, PASSES = (100, 300), 20  # steps of a run that are aimed at; most passes over the rows
+ENGINE_SHARE = 0.3  # of a GPU on which a rank trains meanwhile
 WORKED = 512  # tokens of a response that may reason before it answers
 BRIEF = 64  # the same for a model below SMALL, which cannot reason, and the least for any
 OUTLIER = 4  # times the length of nearly all rows: longer ones do not set the limits
@@ -77,7 +80,7 @@ def facts(guess: Guess, data: Data, model: Model, rewritten: str | None = None) 
     response, why = _response(guess, response, small) if guess.kind == "rft" else (response or prompt, "")
     response = min(response, max(context - prompt, context // 4))
     rate = sum(size is None or size.parameters >= least for least in (SMALL, MIDDLE))
-    share, gpus = held_share(data), gpus_here()
+    share, gpus, transformers = held_share(data), gpus_here(), _samples_by_transformers(guess, shape, context)
     rows = data.total if guess.kind != "rft" or data.held_out else round(data.total * (1 - share))
     batch, epochs, steps = _steps(guess, rows)
     demonstrations = {**{key: value for key, value in guess.format.items() if key.startswith("prompt")},
@@ -95,8 +98,16 @@ def facts(guess: Guess, data: Data, model: Model, rewritten: str | None = None) 
         "held_out": "test" if _path(guess, data) == "data" else data.held_out,
         "warmup_lr": f"{RATES['sft'][rate]:.0e}", "warmup_columns": f"{{{', '.join(shown)}}}",
         "mode": "colocate" if gpus else "both", "gpus": gpus,
-        "transformers": _samples_by_transformers(guess, shape, context),
+        "transformers": transformers, "engine_share": ENGINE_SHARE,
+        "ahead": bool(guess.reward and gpus > 1 and not transformers and _holds_engine_and_trainer(size)),
     }
+
+
+def _holds_engine_and_trainer(size: Size | None) -> bool:
+    """Returns whether ENGINE_SHARE of each GPU has room for 16-bit weights and as large a cache; True where the model's
+    size or the GPUs' is not known."""
+    weights = 2 * size.parameters / GIB if size else 0
+    return all(2 * weights <= ENGINE_SHARE * gpu["memory_gib"] for gpu in devices.gpus())
 
 
 def _response(guess: Guess, longest: int, small: bool) -> tuple[int, str]:

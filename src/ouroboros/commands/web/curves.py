@@ -43,6 +43,7 @@ class Read:
     columns: dict[str, list[float]] = field(default_factory=dict)
 
 
+NO_CURVES = ("step", "start")  # the axis; what is known of the first step of a process alone
 _kept: dict[tuple[Path, str], Read] = {}
 
 
@@ -67,10 +68,10 @@ def read(stage: Path, table: str) -> Read:
 def _numbers(row: Any) -> dict[str, float]:
     found = {}
     for one in fields(row):
-        value = getattr(row, one.name)
+        value = None if one.name in NO_CURVES else getattr(row, one.name)
         if isinstance(value, dict | list):
             found |= {f"{one.name}.{name}": float(number) for name, number in dict(value).items() if number is not None}
-        elif isinstance(value, int | float) and one.name != "step":
+        elif isinstance(value, int | float):
             found[one.name] = float(value)
     return found
 
