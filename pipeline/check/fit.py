@@ -25,8 +25,10 @@ from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
 from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
+from ouroboros.pipeline.settings.kinds import EVALUATE
 from ouroboros.pipeline.settings.model import TEACHER, Model
 from ouroboros.pipeline.settings.trainer import must_overlap
+from ouroboros.pipeline.settings.unused import teacher_first
 from ouroboros.pipeline.store.errors import Problem
 
 ENGINE = "explorer.rollout_model"
@@ -68,7 +70,8 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
 
 def count_problem(config: Config, gpus: Gpus) -> Problem | None:
     """Reports a stage that needs more GPUs than available; `gpus.count` 0 means a CPU run and is no problem."""
-    needed, ranks, engine = held_gpus(config.kind, config), config.trainer.ranks, answering_gpus(config)
+    needed, ranks, engine = held_gpus(config.kind, config), config.trainer.ranks, answering_gpus(
+        teacher_first(config, EVALUATE))
     evaluates = bool(config.buffer.explorer_input.eval_tasksets)
     if not gpus.count or max(needed, engine if evaluates else 0) <= gpus.count:
         return None
