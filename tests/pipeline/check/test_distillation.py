@@ -178,10 +178,12 @@ def by_engine(**given):
 
 
 def test_a_teacher_on_an_engine_takes_its_share_of_the_trainers_gpu():
-    """0.3 of 80 GiB; of 1,024 tokens the logits of 152,064 words at 10 bytes, 1.5 GiB, besides its weights."""
+    """0.3 of 80 GiB; of 1,024 tokens the logits of 152,064 words at 10 bytes, 1.5 GiB, besides its weights and the
+    cache of a prompt: of each token keys and values of 28 layers, 4 heads of 128, 2 bytes."""
     config, room = by_engine(), Gpus(1, 80.0, True)
     assert judge_bytes(config, room, Sizes()) == 0.3 * 80 * GIB
-    needed = (2 * LARGE.parameters + 10 * 1024 * LARGE.vocabulary) / GIB
+    cache = 2 * 28 * 4 * 128 * 2 * (4096 + config.model.max_response_tokens)
+    needed = (2 * LARGE.parameters + cache + 10 * 1024 * LARGE.vocabulary) / GIB
     assert tight_teacher(LARGE, config, 2, needed / 0.3 + 0.1) is None
     problem = tight_teacher(LARGE, config, 2, needed / 0.3 - 0.1)
     assert problem.key == "explorer.auxiliary_models.0.gpu_memory_utilization"
