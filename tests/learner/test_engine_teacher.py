@@ -1,6 +1,7 @@
 """A teacher on an engine of ours: as the one in host memory."""
 
 import json
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -45,10 +46,12 @@ def compare(there, here):
 def test_what_an_engine_says_is_what_the_teacher_in_host_memory_says(both, words):
     there, here = rows(), rows()
     copied, asked = both("transformers", "algorithm.algorithm_type=on_policy_distill", *words)
+    apart = os.getpgid(asked.engine._members[0].process.pid) != os.getpgid(0)
     copied.add(there)
     asked.add(here)
     asked.engine.close()
     compare(there, here)
+    assert apart  # a signal to the trainer's group leaves it alive for the last step
 
 
 def test_the_answers_at_once_have_at_most_64_mib_and_every_copy_has_a_row():
