@@ -25,9 +25,11 @@ from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
 from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
+from ouroboros.pipeline.settings.kinds import EVALUATE
 from ouroboros.pipeline.settings.model import TEACHER, Model
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import must_overlap
+from ouroboros.pipeline.settings.unused import teacher_first
 from ouroboros.pipeline.store.errors import Problem
 
 ENGINE = "explorer.rollout_model"
@@ -69,7 +71,8 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
 
 def count_problem(config: Config, gpus: Gpus) -> Problem | None:
     """Reports a stage that needs more GPUs than available; `gpus.count` 0 means a CPU run and is no problem."""
-    needed, ranks, engine = held_gpus(config.kind, config), config.trainer.ranks, answering_gpus(config)
+    needed, ranks, engine = held_gpus(config.kind, config), config.trainer.ranks, answering_gpus(
+        teacher_first(config, EVALUATE))
     evaluates = bool(config.buffer.explorer_input.eval_tasksets)
     if not gpus.count or max(needed, engine if evaluates else 0) <= gpus.count:
         return None
@@ -308,7 +311,7 @@ def teacher_problem(teacher: Size, policy: Size, config: Config, element: int, g
 
 def prompt_logits(teacher: Size, config: Config, element: int) -> float:
     """Returns the bytes of the logits of a prompt, or of the piece that an engine of ours computes at once, as vLLM
-    holds them besides its share: as they are computed and, in float32, they and their log-probs."""
+    holds them within its share: as they are computed and, in float32, they and their log-probs."""
     longest = longest_sequence(config.model)
     return (element + 8) * (min(longest, PROMPT_PIECE) if config.own_teacher else longest) * teacher.vocabulary
 
@@ -316,11 +319,16 @@ def prompt_logits(teacher: Size, config: Config, element: int) -> float:
 def tight_teacher(teacher: Size, config: Config, element: int, gib: float) -> Problem | None:
     """Reports an engine whose share of a GPU of `gib` does not hold its teacher. element: bytes of a weight."""
     one, place = config.own_teacher, config.explorer.auxiliary_models.index(config.own_teacher)
-    needed = (element * teacher.parameters / one.tensor_parallel_size + prompt_logits(teacher, config, element)) / GIB
-    if needed <= one.gpu_memory_utilization * gib:
+    own = config.but(f"{ENGINE}.engines_per_gpu", 1)
+    for name in ("tensor_parallel_size", "gpu_memory_utilization"):
+        own = own.but(f"{ENGINE}.{name}", getattr(one, name))
+    engine = rollout(teacher, own, element, gib)
+    cache = engine.token * longest_sequence(config.model)
+    needed = (engine.weights + cache + prompt_logits(teacher, config, element)) / GIB
+    if needed <= engine.share / GIB:
         return None
     return Problem(f"explorer.auxiliary_models.{place}.gpu_memory_utilization", f"the teacher needs about {needed:.1f} "
-                   f"of {gib:g} GiB for its weights and the logits of prompts.", "Raise it or tensor_parallel_size, or "
+                   f"of {gib:g} GiB for its weights, a prompt and its logits.", "Raise it or tensor_parallel_size, or "
                    "take a smaller teacher.", found=one.gpu_memory_utilization)
 
 

@@ -22,7 +22,7 @@ from ouroboros.pipeline.settings.images import may_have_images, paths_of_sets
 from ouroboros.pipeline.settings.kinds import ASKED, CURATE, LATER, RECIPES, TASKS, Kind, is_below
 from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
 from ouroboros.pipeline.settings.setting import Section, about, at, leaves, plain, values_of
-from ouroboros.pipeline.settings.unused import without_unused
+from ouroboros.pipeline.settings.unused import teacher_first, without_unused
 from ouroboros.pipeline.store import files, locked
 from ouroboros.pipeline.store.digests import HubPath, StageModel, digest_code, digest_input, digest_meaning, digests
 from ouroboros.pipeline.store.images import keys
@@ -118,6 +118,7 @@ def uses(kind: Kind, algorithm_type: str) -> tuple[str, ...]:
 
 
 def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], root: str, waits=()) -> Stage:
+    settings = teacher_first(settings, kind)
     in_identity, others = _keys(kind, uses(kind, settings.algorithm.algorithm_type))
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
                 for role, d in inputs.items() if role != HELD}  # those for monitoring, too

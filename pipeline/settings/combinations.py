@@ -108,6 +108,10 @@ def taught(c) -> Found:
     a, m = c.algorithm, c.model
     if c.asks_teacher and (m.teacher_url is not None or m.teacher_name is not None):
         yield from _asked_teacher(c)
+    elif c.kind.is_online and not c.asks_teacher and c.own_teacher:
+        yield Problem("model.teacher_name", f"names a model of explorer.auxiliary_models, and advantage_fn="
+                      f"{a.advantage_fn} asks no teacher.", "Write it into the stage that learns from a teacher.",
+                      found=m.teacher_name)
     if not c.kind.learns_from_rollouts or not a.loss.needs_teacher:
         return
     if not a.has_teacher:

@@ -116,17 +116,19 @@ PROMPT_PIECE = 1024  # tokens of a teacher's prompts that its engine computes at
 
 class AuxiliaryModel(Section):
     """A model besides the policy: a sequence classifier with one label scores responses (reward_model); any other model
-    is served to judge_reward and to workflows with a parameter `auxiliary_models`."""
+    is served to judge_reward and to workflows with a parameter `auxiliary_models`, or is a teacher
+    (model.teacher_name)."""
 
     name: str | None = setting(None, "name of the model in reward_fn_args: `model` of reward_model, `judge_model` of "
                                      "judge_reward; needed when there are several")
-    model_path: str | None = setting(None, "directory or hub id of a model with a chat template", acts="never")
-    engine_type: str = setting("vllm", "engine of a chat model: vllm or transformers (plain generate)",
+    model_path: str | None = setting(None, "directory or hub id of the model; all but a teacher need a chat template",
+                                   acts="never")
+    engine_type: str = setting("vllm", "engine of a chat model or teacher: vllm or transformers (plain generate)",
                                choices=("vllm", "transformers"))
     engine_num: int = setting(1, "number of copies that share the requests, each with its own GPUs", ge=1, how=True)
     tensor_parallel_size: int = setting(1, "GPUs per copy; a model that scores is not divided", ge=1, how=True)
-    gpu_memory_utilization: float = setting(0.9, "share of GPU memory for the engine of a chat model", gt=0, le=1,
-                                            how=True)
+    gpu_memory_utilization: float = setting(0.9, "share of GPU memory for the engine of a chat model or teacher", gt=0,
+                                            le=1, how=True)
     dtype: str = setting("auto", "type of the model's weights; auto: bfloat16 on GPU, float32 on CPU",
                          choices=("auto", "float32", "bfloat16"))
     enable_thinking: bool | None = setting(None, "whether the chat template asks a chat model to think; null: as the "

@@ -61,20 +61,19 @@ class AskedTeacher(TeacherScores):
             raise found
         return found
 
-    def of_row(self, row: Row, found: list[dict[int, float] | None]) -> np.ndarray:
-        """[N] or with tops [N, 2 tops + 2], of the action tokens. found: of each token [L], id -> log-prob at its
-        place, of it and of the likeliest."""
-        places = row.prompt_length + np.flatnonzero(row.mask)
-        return np.array([self._token(found[place], row.tokens[place]) for place in places], np.float32)
-
-    def _token(self, found: dict[int, float], token: int) -> float | list[float]:
+    def of_row(self, row: Row, ids: np.ndarray, logprobs: np.ndarray) -> np.ndarray:
+        """[N] or with tops [N, 2 tops + 2], of the action tokens. ids, logprobs: of every token after the first, and
+        behind it of the likeliest at its place [L - 1, 1 + K]; -1 and NOTHING are none."""
+        places = row.prompt_length - 1 + np.flatnonzero(row.mask)
+        own, ids, likely = logprobs[places, :1], ids[places, 1:], logprobs[places, 1:]
         if not self.tops:
-            return found[token]
-        known = sorted((-one, id_) for id_, one in found.items() if id_ < self.among)[: self.tops]
-        likely, ids = [-one for one, _ in known], [id_ for _, id_ in known]
-        lacking = self.tops - len(ids)
-        rest = NOTHING if self.tops == self.among else np.log(max(1 - np.exp(likely).sum(), LEAST))
-        return [found[token], *ids, *[-1] * lacking, *likely, *[NOTHING] * lacking, rest]
+            return own[:, 0]
+        likely = np.where((ids >= 0) & (ids < self.among), likely, NOTHING)
+        order = np.lexsort((ids, -likely))
+        ids, likely = (np.take_along_axis(one, order, 1) for one in (ids, likely))
+        left = 1 - np.exp(likely.astype(np.float64)).sum(1, keepdims=True)
+        rest = np.full_like(left, NOTHING) if self.tops == self.among else np.log(np.maximum(left, LEAST))
+        return np.concatenate([own, np.where(likely > NOTHING, ids, -1), likely, rest], 1).astype(np.float32)
 
 
 class ServedTeacher(AskedTeacher):
@@ -112,17 +111,21 @@ class ServedTeacher(AskedTeacher):
             await remote.close()
 
     async def _row(self, remote: Remote, row: Row) -> np.ndarray:
-        return self.of_row(row, await self._said(remote, row.tokens))
+        return self.of_row(row, *await self._said(remote, row.tokens))
 
-    async def _said(self, remote: Remote, tokens: list[int]) -> list[dict[int, float] | None]:
-        """The log-prob of each token, and of the likeliest at its place."""
+    async def _said(self, remote: Remote, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """As `of_row` has them, of ids that the policy has."""
         said = await remote.complete(tokens, max_tokens=1, temperature=1.0, extra_body={"prompt_logprobs": self.tops})
         found = (said.choices[0].model_extra or {}).get("prompt_logprobs")
         if not isinstance(found, list) or len(found) != len(tokens):
             raise StageError(f"{self.setting} gives no log-probs of the prompt; needed a server of vLLM's interface, "
                              "which answers prompt_logprobs in /v1/completions.")
-        found = [place and {int(id_): one["logprob"] for id_, one in place.items()} for place in found]
-        if (highest := max(id_ for place in found for id_ in place or ())) >= self.settings.vocab_size:
+        found = [{int(id_): one["logprob"] for id_, one in place.items()} for place in found[1:]]
+        if (highest := max(id_ for place in found for id_ in place)) >= self.settings.vocab_size:
             raise ModelError(f"{self.setting} answers token id {highest}, and the teacher has "
                              f"{self.settings.vocab_size}: the server has another model.")
-        return found
+        known = [sorted((-one, id_) for id_, one in place.items() if id_ < self.among)[: self.tops] for place in found]
+        known = [[*some, *[(-NOTHING, -1)] * (self.tops - len(some))] for some in known]
+        return (np.array([[token, *(id_ for _, id_ in some)] for token, some in zip(tokens[1:], known, strict=True)]),
+                np.array([[place[token], *(-one for one, _ in some)]
+                          for token, place, some in zip(tokens[1:], found, known, strict=True)], np.float32))

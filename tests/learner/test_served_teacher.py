@@ -106,7 +106,7 @@ def test_a_teacher_without_room_for_the_token_that_a_server_adds_is_refused(aske
 def test_an_error_of_any_kind_reaches_every_rank(asked, larger, monkeypatch):  # noqa: F811
     with serving(app(larger)) as url:
         served, told = asked(ServedTeacher, f"model.teacher_url={url}/v1"), []
-        monkeypatch.setattr(served, "_token", lambda *_: {}["token"])
+        monkeypatch.setattr(served, "of_row", lambda *_: {}["token"])
         monkeypatch.setattr(type(served.process), "first", lambda _, value: told.append(value) or value)
         with refuses(StageError, "KeyError"):
             served.logprobs(rows())

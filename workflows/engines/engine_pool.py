@@ -19,6 +19,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ouroboros.pipeline.job import step
 from ouroboros.pipeline.job.context import ending, our_environment
 from ouroboros.pipeline.job.devices import visible_gpus
@@ -156,7 +158,7 @@ class EnginePool(Engine):
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         return self._dealt("score", sequences)
 
-    def prompt_logprobs(self, sequences: Sequence[list[int]], count: int) -> list[list[dict[int, float]]]:
+    def prompt_logprobs(self, sequences: Sequence[list[int]], count: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return self._dealt("prompt_logprobs", sequences, count)
 
     def _dealt(self, method: str, sequences: Sequence[list[int]], *others) -> list:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ouroboros.pipeline.settings.config import resolve_dtype
+from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
 from ouroboros.pipeline.settings.routing import compares_routings
 from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.engines.guided import Masks
@@ -187,14 +188,21 @@ class TransformersEngine(BatchEngine):
         """Log-prob of every token after the first, at temperature 1."""
         return [found for tokens in sequences for found in self.probe(tokens)]
 
-    def prompt_logprobs(self, sequences: Sequence[list[int]], count: int) -> list[list[dict[int, float]]]:
+    def prompt_logprobs(self, sequences: Sequence[list[int]], count: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return [self._likeliest_at(tokens, count) for tokens in sequences]
 
-    def _likeliest_at(self, tokens: list[int], count: int) -> list[dict[int, float]]:
-        logprobs, own = self._logits(tokens, ())[:-1].log_softmax(-1), self.torch.tensor(tokens[1:], device=self.device)
-        ids = self.torch.cat([logprobs.topk(min(count, logprobs.shape[1])).indices, own[:, None]], 1)
-        return [dict(zip(*pair, strict=True)) for pair in zip(ids.tolist(), logprobs.gather(1, ids).tolist(),
-                                                              strict=True)]
+    def _likeliest_at(self, tokens: list[int], count: int) -> tuple[np.ndarray, np.ndarray]:
+        """In pieces, as vLLM, so that few logits are held; whole where a layer has a state, which a piece may lose."""
+        ids, places, cache, found = self.torch.tensor([tokens], device=self.device), len(tokens) - 1, None, []
+        size = PROMPT_PIECE if self.pads else places
+        for begin in range(0, places, size):
+            end = min(begin + size, places)
+            with self.torch.inference_mode():
+                out = self._forward(ids[:, begin:end], self.torch.ones_like(ids[:, :end]), cache)
+                cache, logprobs = out[self.cache], out.logits[0].float().log_softmax(-1)
+                at_each = self.torch.cat([ids[0, begin + 1 : end + 1, None], logprobs.topk(count).indices], 1)
+                found.append((at_each.int(), logprobs.gather(1, at_each)))
+        return tuple(self.torch.cat(parts).cpu().numpy() for parts in zip(*found, strict=True))
 
     def probe(self, sequence: list[int], pictures: tuple[Picture, ...] = ()) -> list[list[float]]:
         logprobs = self._logits(sequence, pictures)[:-1].log_softmax(-1)

@@ -255,23 +255,24 @@ class VllmEngine(Engine):
 
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         """Log-prob of every token after the first, at temperature 1. Sequences need room for one more token."""
-        return self._scored(sequences, [self._prompt(s) for s in sequences])
+        return self._scored([self._prompt(s) for s in sequences])
 
-    def prompt_logprobs(self, sequences: Sequence[list[int]], count: int) -> list[list[dict[int, float]]]:
+    def prompt_logprobs(self, sequences: Sequence[list[int]], count: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return self._of_prompts([self._prompt(s) for s in sequences], count)
 
-    def _scored(self, sequences: Sequence[list[int]], prompts: list[dict]) -> list[list[float]]:
-        return [[place[token] for token, place in zip(s[1:], places, strict=True)]
-                for s, places in zip(sequences, self._of_prompts(prompts, 0), strict=True)]
+    def _scored(self, prompts: list[dict]) -> list[list[float]]:
+        return [logprobs[:, 0].tolist() for _, logprobs in self._of_prompts(prompts, 0)]
 
-    def _of_prompts(self, prompts: list[dict], count: int) -> list[list[dict[int, float]]]:
-        parameters = self._sampling(max_tokens=1, prompt_logprobs=count, detokenize=False, temperature=0.0)
+    def _of_prompts(self, prompts: list[dict], count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        parameters = self._sampling(max_tokens=1, prompt_logprobs=count, flat_logprobs=True, detokenize=False,
+                                    temperature=0.0)
         outputs = self._llm.generate(prompts, parameters, use_tqdm=False, lora_request=self._lora)
-        return [[{token: one.logprob for token, one in place.items()} for place in output.prompt_logprobs[1:]]
-                for output in outputs]
+        return [(np.array(found.token_ids, np.int32).reshape(-1, count + 1),
+                 np.array(found.logprobs, np.float32).reshape(-1, count + 1))
+                for found in (output.prompt_logprobs for output in outputs)]
 
     def probe(self, sequence: list[int], pictures: tuple[Picture, ...] = ()) -> list[list[float]]:
-        return self._scored([sequence], [self._prompt(sequence, pictures)])
+        return self._scored([self._prompt(sequence, pictures)])
 
     def likeliest(self, sequence: list[int], temperature: float, pictures: tuple[Picture, ...] = ()
                   ) -> list[dict[int, float]]:

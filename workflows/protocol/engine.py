@@ -130,8 +130,9 @@ class Engine(Protocol):
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         """Log-prob of every token after the first, [L - 1] each, at temperature 1."""
 
-    def prompt_logprobs(self, sequences: Sequence[list[int]], count: int) -> list[list[dict[int, float]]]:
-        """As `score`, with the log-probs of the `count` likeliest tokens at the place of each, by id [L - 1]."""
+    def prompt_logprobs(self, sequences: Sequence[list[int]], count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """As `score`, of each sequence: ids and log-probs of every token after the first, and behind it of the `count`
+        likeliest at its place [L - 1, count + 1], int32 and float32."""
 
     def probe(self, sequence: list[int], pictures: tuple[Picture, ...] = ()) -> list[list[float]]:
         """`score` of one sequence by every underlying engine, so that a weight check covers all of them. pictures: in

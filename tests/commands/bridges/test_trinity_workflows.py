@@ -67,13 +67,35 @@ buffer: {{explorer_input: {{default_workflow_type: {name}, default_reward_fn_typ
     ("math_workflow", "", "<answer>"), ("math_workflow", "default_reward_fn_type: math_reward", "<answer>"),
     ("math_workflow", "default_reward_fn_type: countdown_reward", None), ("math_boxed_workflow", "", "step by step"),
     ("math_boxed_workflow", "taskset: {path: /d, workflow_args: {with_think: true}}", "...your reasoning"),
+    ("math_boxed_workflow", "taskset: {path: /d, workflow_args: {with_think: false}}, "
+     "eval_tasksets: [{path: /e, workflow_args: {with_think: true}}]", "step by step"),
+    ("math_workflow", "taskset: {path: /d, default_reward_fn_type: countdown_reward}, "
+     "eval_tasksets: [{path: /e, default_reward_fn_type: math_reward}]", None),
+    ("math_workflow", "taskset: {path: /d, default_workflow_type: simple_workflow}", None),
     ("simple_mm_workflow", "default_reward_fn_type: math_boxed_reward", "...your reasoning"),
     ("on_policy_distill_math_workflow", "", "step by step"), ("simple_workflow", "", None)])
 def test_the_system_prompt_of_a_workflow_is_written(name, more, word):
-    """math_workflow has one where it rewards by itself."""
+    """math_workflow has one where it rewards by itself. Tasks to train on decide."""
     found = written(from_trinity(f"buffer: {{explorer_input: {{default_workflow_type: {name}, {more}}}}}"))
     prompt = found.get("buffer.explorer_input.system_prompt")
     assert prompt is None if word is None else word in prompt
+
+
+@pytest.mark.parametrize("named", ["", "default_reward_fn_type: math_reward"])
+def test_the_reward_of_math_workflow_is_the_same_with_its_name(named):
+    made = from_trinity(f"buffer: {{explorer_input: {{default_workflow_type: math_workflow, {named}}}}}")
+    assert written(made)["buffer.explorer_input.default_reward_fn_type"] == ["accuracy_reward", "format_reward"]
+
+
+@pytest.mark.parametrize(("of_set", "thinks", "lost"), [
+    ("taskset: {", True, True), ("taskset: {", False, False),
+    ("taskset: {path: /d}, eval_tasksets: [{name: test, ", True, False)])
+def test_a_reward_of_thoughts_is_lost_where_it_trains(of_set, thinks, lost):
+    """There a response loses 0.1 without them, and has nothing more with them."""
+    made = from_trinity(f"buffer: {{explorer_input: {{default_workflow_type: math_boxed_workflow, {of_set}path: /x, "
+                        f"workflow_args: {{with_think: {thinks}}}}}{']' * ('[' in of_set)}}}}}")
+    assert ("reward" in made.lacking) == lost
+    assert [given.path[-1] for given, _ in made.left_out] == ["with_think"]
 
 
 @pytest.mark.parametrize("name", JUDGED.split())

@@ -178,10 +178,12 @@ def by_engine(**given):
 
 
 def test_a_teacher_on_an_engine_takes_its_share_of_the_trainers_gpu():
-    """0.3 of 80 GiB; of 1,024 tokens the logits of 152,064 words at 10 bytes, 1.5 GiB, besides its weights."""
+    """0.3 of 80 GiB; of 1,024 tokens the logits of 152,064 words at 10 bytes, 1.5 GiB, besides its weights and the
+    cache of a prompt: of each token keys and values of 28 layers, 4 heads of 128, 2 bytes."""
     config, room = by_engine(), Gpus(1, 80.0, True)
     assert judge_bytes(config, room, Sizes()) == 0.3 * 80 * GIB
-    needed = (2 * LARGE.parameters + 10 * 1024 * LARGE.vocabulary) / GIB
+    cache = 2 * 28 * 4 * 128 * 2 * (4096 + config.model.max_response_tokens)
+    needed = (2 * LARGE.parameters + cache + 10 * 1024 * LARGE.vocabulary) / GIB
     assert tight_teacher(LARGE, config, 2, needed / 0.3 + 0.1) is None
     problem = tight_teacher(LARGE, config, 2, needed / 0.3 - 0.1)
     assert problem.key == "explorer.auxiliary_models.0.gpu_memory_utilization"
@@ -194,10 +196,26 @@ def test_a_teacher_on_an_engine_takes_its_share_of_the_trainers_gpu():
     (("model.teacher_name=other",), ["explorer.auxiliary_models", "model.teacher_name"]), ((f"{KEY}=/another",), [KEY]),
     (("buffer.explorer_input.default_reward_fn_type=judge_reward",
       "buffer.explorer_input.taskset.reward_fn_args={judge_model: big}"), ["model.teacher_name"]),
-    (("mode=train",), ["mode", "model.teacher_name"])], ids=str)
+    (("mode=train",), ["mode", "model.teacher_name"]),
+    (("algorithm.algorithm_type=grpo",), ["explorer.auxiliary_models", KEY, "model.teacher_name"])], ids=str)
 def test_a_teacher_on_an_engine_is_a_model_of_the_run_that_nothing_else_asks(tmp_path, words, keys):
     own = teacher(tmp_path)
     given = (f"{KEY}={own}", "model.teacher_name=big",
              f"explorer.auxiliary_models=[{{name: big, model_path: {own}}}]", *words)
     found = {one.key for one in problems_of("algorithm=on_policy_distill", *given)}
     assert sorted(one for one in found if one.startswith(("model.teacher", "explorer.aux", "mode"))) == keys
+
+
+def test_only_the_stage_that_asks_a_teacher_has_its_engine(tmp_path):
+    """Of two entries with one directory the identity tells which answers; an evaluation has neither engine nor GPU."""
+    path, gpus = teacher(tmp_path), {"cluster.gpu_per_node": 4, "explorer.auxiliary_models": []}
+    two = [element(AuxiliaryModel, {"name": name, "model_path": path, "dtype": dtype})
+           for name, dtype in (("x", "float32"), ("y", "bfloat16"))]
+    none = staged(tmp_path, **{KEY: path, **gpus})
+    x, y = (staged(tmp_path, **{KEY: path, **gpus, "explorer.auxiliary_models": two, "model.teacher_name": name})
+            for name in "xy")
+    assert len({one["rft"].identity for one in (none, x, y)}) == 3
+    alone = staged(tmp_path, **{KEY: path, **gpus, "explorer.auxiliary_models": two[:1], "model.teacher_name": "x"})
+    for name in ("evaluate_sft", "evaluate_rft"):
+        assert alone[name].config.explorer.auxiliary_models == []
+    assert alone["evaluate_sft"].identity == none["evaluate_sft"].identity

@@ -31,8 +31,7 @@ def settings(mode="both", engines=1, each=1, auxiliary=(), at_most=None, taught=
     (settings("colocate"), 2, ("a", "ab")), (settings("colocate", engines=4), 2, ("abcd", "ab")),
     (settings("colocate", engines=2, auxiliary=[1, 2]), 1, ("abc", "a")),
     (settings(engines=2, auxiliary=[1], taught=True), 2, ("cde", "abcde")),  # the trainer starts its teacher, on e
-    (settings("colocate", auxiliary=[2], taught=True), 1, ("ab", "ab")),
-    (settings(engines=2, auxiliary=[1], taught=True), 0, ("abc", ""))])  # an evaluation
+    (settings("colocate", auxiliary=[2], taught=True), 1, ("ab", "ab"))])
 def test_side_by_side_no_gpu_has_two_owners_and_colocated_they_share(given, ranks, expected):
     assert share_gpus(EIGHT, given, ranks) == tuple(map(list, expected))
 

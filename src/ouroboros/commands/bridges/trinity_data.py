@@ -230,8 +230,6 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
     if foreign:
         named = any(path[-1] == REWARD[-1] for path in made.entries)
         made.note("foreign_workflow", workflows=", ".join(foreign), reward="" if named else said("name_a_reward"))
-    if any(path[-1] == REWARD[-1] and value == "math_reward" for path, value in values.items()):
-        made.note("share_of_format")
     teaching = sorted({str(value) for value in values.values() if value in DISTILLING})
     if teaching and REWARD not in made.entries:
         made.choose(REWARD, "accuracy_reward",

@@ -16,7 +16,7 @@ def write(made: Translation, values: dict[Path, Any], groups: dict[str, dict[str
           of_sets: list[Path]) -> None:
     """Writes what the workflows of a source bring. values: of the source. groups: by name
     (tables/trinity_workflows.yaml). models: the first auxiliary one. of_sets: those with a path."""
-    given = {path[-1]: value for path, value in values.items() if value}
+    given = _of_training(values, of_sets)
     for name, group in groups.items():
         if "world" in group:
             _play(made, of_sets, group["world"])
@@ -24,18 +24,41 @@ def write(made: Translation, values: dict[Path, Any], groups: dict[str, dict[str
         for of_set in of_sets:
             for key, value in group.get("arguments", {}).items():
                 made.choose((*of_set, "workflow_args", key), value, "its tools")
-        prompt = group.get("with_think" if "with_think" in given else "prompt", group.get("prompt"))
-        if prompt and ("prompt_of" not in group or given.get(REWARD[-1]) in (None, group["prompt_of"])):
+        trains, rewards = name in given.values(), (None, group.get("prompt_of", given.get(REWARD[-1])))
+        prompt = group.get("with_think" if given.get("with_think") else "prompt", group.get("prompt"))
+        if prompt and trains and given.get(REWARD[-1]) in rewards:
             made.choose((*REWARD[:-1], "system_prompt"), prompt, "the workflow's own")
-        if "use_base" in group and "use_base" in given:
+        if "use_base" in group and trains and given.get("use_base"):
             made.choose(("model", "custom_chat_template"), group["use_base"], "of use_base")
         for path in [(*of_set, "workflow_args", name) for of_set in of_sets for name in ("with_think", "use_base")]:
             if path[-1] in group and path in made.entries:
-                made.withdraw(path, said("of_the_prompt"))
+                _withdraw(made, path, given)
         if "judge" in group and models:
             _judge(made, models[0], of_sets, group)
         elif "judge" in group:
             made.lack("judge or teacher", f"workflow {name}, and no model of explorer.auxiliary_models")
+
+
+def _of_training(values: dict[Path, Any], of_sets: list[Path]) -> dict[str, Any]:
+    """Returns by key what holds for the tasks to train on, a set's own before its section's; with no such set, all."""
+    is_bench = of_sets and all("eval_tasksets" in of_set for of_set in of_sets)
+    return {path[-1]: values[path] for path in sorted(values, key=len)
+            if "explorer_input" in path and values[path] is not None
+            and (is_bench or not {"eval_tasksets", "default_eval_workflow_type"}.intersection(path))}
+
+
+def _withdraw(made: Translation, path: Path, given: dict[str, Any]) -> None:
+    """Removes an argument that the prompt has; where it rewards thoughts, that is lost. given: by key, of training."""
+    value = bool(made.entries[path].value)
+    thinks = value and path[-1] == "with_think"
+    if "eval_tasksets" in path and bool(given.get(path[-1])) != value:
+        made.withdraw(path, said("of_an_evaluation"))
+    elif thinks:
+        made.withdraw(path, said("of_thoughts"))
+    else:
+        made.withdraw(path, said("of_the_prompt"))
+    if thinks and "eval_tasksets" not in path:
+        made.lack("reward", "with_think: the form of thoughts")
 
 
 def _judge(made: Translation, model: Path, of_sets: list[Path], group: dict[str, Any]) -> None:
