@@ -227,6 +227,15 @@ def test_replies_have_the_log_probs_of_the_trainer(model, rows):
     assert probed[rows[3].prompt_length - 1 :] == pytest.approx(replies[3].logprobs, abs=1e-4)
 
 
+def test_a_prompt_that_begins_with_the_token_of_padding_is_another_one(seeing_model, pictures):
+    engine, prompt = TransformersEngine(seeing_model, Config(), [1], False), Sight(seeing_model).tokens(pictures[0])
+    asked = [Request(tokens, 3, 1.0, 1.0, -1, 0, pictures=pictures[:1]) for tokens in ([0, *prompt, 30], [*prompt, 30])]
+    together, alone = engine.generate(asked), [engine.generate([one])[0] for one in asked]
+    assert [one.tokens for one in together] == [one.tokens for one in alone]
+    assert np.concatenate([one.logprobs for one in together]) == pytest.approx(
+        np.concatenate([one.logprobs for one in alone]), abs=1e-5)
+
+
 def test_prompts_are_expanded_as_the_processor_does_it(seeing_model, pictures):
     from transformers import AutoProcessor
 
