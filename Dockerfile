@@ -12,5 +12,6 @@ COPY ${LOCK} lock
 RUN pip install --no-cache-dir --no-deps --requirement lock
 COPY . .
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
+RUN python -m ouroboros.pipeline.job.torchvision
 WORKDIR /project
 ENTRYPOINT ["ouro"]

@@ -95,7 +95,8 @@ TOWER = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "nu
          "depth": 1, "image_size": 28, "patch_size": 14, "out_hidden_size": 64, "num_position_embeddings": 16}
 # models that read images too: the family of their text, what else their configuration has, what their tower has
 SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "gemma3": ("gemma3_text", {"mm_tokens_per_image": 4, "image_token_id": 380}, {"image_size": 56}),
+    "gemma3": ("gemma3_text", {"mm_tokens_per_image": 4, "image_token_id": 380, "boi_token_index": 381},
+               {"image_size": 56}),
     "gemma3n": ("gemma3n_text", {}, {}),
     "gemma4": ("gemma4_text", {}, {}),
     "mistral3": ("mistral", {}, {"head_dim": 16}),

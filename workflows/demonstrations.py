@@ -4,6 +4,7 @@ The layout is that of a multi-turn rollout: first prompt, first response with it
 to the next generation prompt, second response, and so on (workflows/template_rows.py).
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -36,15 +37,14 @@ def pairs(tokenizer, tasks: list, config, shown: list | None = None, alive: Call
 
 def _with_images(tokenizer, made: list, shown: list | None, alive: Callable[[], None] | None) -> list:
     """The layouts of each task with the tokens of its images in their prompts, or why there are none."""
-    if not shown or not any(shown):
-        return made
+    shown = shown or [()] * len(made)
     each = [(place, layout) for place, layouts in enumerate(made) if not isinstance(layouts, str)
             for layout in layouts]
     tokens, reasons = with_images(tokenizer, [prompt for _, (prompt, _, _) in each],
                                   [shown[place] for place, _ in each], alive)
-    found: dict[int, list[Layout]] = {}
+    found = defaultdict[int, list[Layout]](list)
     for number, (place, (_, rest, mask)) in enumerate(each):
-        found.setdefault(place, []).append((tokens[number], rest, mask))
+        found[place].append((tokens[number], rest, mask))
     refused = {each[number][0]: reason for number, reason in reasons.items()}
     return [refused.get(place) or (layouts if isinstance(layouts, str) else type(layouts)(found[place]))
             for place, layouts in enumerate(made)]

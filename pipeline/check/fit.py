@@ -1,5 +1,6 @@
 """Checks whether a training stage fits its GPUs; otherwise says by how much, and which settings matter most."""
 
+import json
 import math
 import os
 from dataclasses import replace
@@ -20,6 +21,7 @@ from ouroboros.pipeline.check.memory import (
     training,
 )
 from ouroboros.pipeline.check.model_size import Size, Sizes, named
+from ouroboros.pipeline.check.sources import sources
 from ouroboros.pipeline.check.workload import Disk, disk, workload
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
@@ -54,6 +56,7 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
         return found, None
     if config.kind.trains and not config.trainer.freeze_vision_tower:
         size = replace(size, trained=size.parameters)
+    size = size if _shows_images(config) else replace(size, tower=None)
     element, taught = element_bytes(config, gpus), sizes.of(teacher) if teacher and gpus.any else None
     own = config.own_teacher
     copied = taught if own is None and config.model.teacher_url is None else None
@@ -67,6 +70,14 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
     facts += [*([("LoRA", trained)] if trained else []), *described(size, config, gpus),
               *([("its teacher", teacher_words(taught, config, element))] if taught else []), ("disk", taken.words())]
     return found, taken
+
+
+def _shows_images(config: Config) -> bool:
+    """Returns whether prompts of a stage may have images: a generator makes them, or a set names the key of some or has
+    messages."""
+    forms = [json.loads(one.form) for one in sources(config) if one.form]
+    return bool(config.data_processor.task_pipeline.generator) or any(
+        form["image_key"] or form["prompt_type"] == "messages" for form in forms)
 
 
 def count_problem(config: Config, gpus: Gpus) -> Problem | None:

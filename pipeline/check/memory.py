@@ -124,7 +124,8 @@ def activations(size: Size, config: Config, element: int) -> float:
     gradients (`_within`), and the layer itself when it is recomputed. An adapter saves A x of every layer it applies
     to, c rank T; the head is then frozen and has no gradient. Truncated sampling: the ids of what each token was
     sampled among, and in the head their logits. MLPs in parts (tiled_mlp_num_shards) keep no inner value; in the
-    backward pass one part has them, those of the activation, and their gradients.
+    backward pass one part has them, those of the activation, and their gradients. A tower is counted as if all tokens
+    stood for images, each of which the text's layers compute too.
     """
     settings, adapters, compiled = config.trainer, config.model.lora_configs, compiles(config.trainer, True)
     shards = settings.tiled_mlp_num_shards
@@ -154,7 +155,7 @@ def activations(size: Size, config: Config, element: int) -> float:
 
 
 def tower_tokens(tower: Tower, settings: Trainer, element: int) -> float:
-    """Returns the bytes that the tower takes for each token of an image, in a micro-batch of such tokens alone.
+    """Returns the bytes that the tower takes for each token of an image.
 
     A layer has of each patch two norms, query, key, value and output of its attention, and of its gated MLP gate,
     activation, up and product: (8 + 8c) h + 4c inner. A frozen tower has one layer at once, before the text begins, and

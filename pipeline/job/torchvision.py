@@ -2,12 +2,11 @@
 
     python -m ouroboros.pipeline.job.torchvision
 
-That wheel is built for CUDA. Without CUDA its operators do not load, and its import stops at two whose schemas only
-they have: these are defined in the installed package. PyTorch's CPU wheel, which has its operators, stays as it is.
+That wheel may be built for CUDA. Without CUDA its operators do not load, and its import stops at two whose schemas only
+they have: these are defined in the installed package. CPU builds, which have their operators, stay as they are.
 """
 
 import importlib.util
-from importlib.metadata import version
 from pathlib import Path
 
 from ouroboros.pipeline.job.devices import torch_has_cuda
@@ -24,10 +23,11 @@ if not _has_ops():  # added by ouroboros.pipeline.job.torchvision
 def unmended() -> Path | None:
     """Returns the file of an installed torchvision that loads its operators, if it lacks the schemas and needs them."""
     found = importlib.util.find_spec("torchvision")
-    if found is None or torch_has_cuda() or "+cpu" in version("torchvision"):
+    if found is None or found.origin is None or torch_has_cuda():  # no origin: a directory that an uninstall left
         return None
     file = Path(found.origin).with_name("extension.py")
-    return None if SCHEMAS in file.read_text(encoding="utf-8") else file
+    of_cuda = "+cu" in file.with_name("version.py").read_text(encoding="utf-8")  # which the wheel's own name leaves out
+    return file if of_cuda and SCHEMAS not in file.read_text(encoding="utf-8") else None
 
 
 if __name__ == "__main__" and (file := unmended()):

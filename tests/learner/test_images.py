@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.store import records
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.pipeline.store.pictures import Kept, named, pixels
 from ouroboros.stages.learner.actor import Actor
@@ -18,11 +20,12 @@ from ouroboros.stages.learner.engine.adapter import inject
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.packing import Fill, pack
 from ouroboros.stages.learner.objective import Objective
+from ouroboros.workflows.demonstrations import demonstrations, pairs
 from ouroboros.workflows.engines.transformers_engine import TransformersEngine
 from ouroboros.workflows.protocol.engine import Request
-from ouroboros.workflows.protocol.hugging_face import causal_model
+from ouroboros.workflows.protocol.hugging_face import causal_model, read_config
 from ouroboros.workflows.protocol.sight import FAMILIES, Sight, with_images
-from tests import families
+from tests import factories, families
 from tests.configs import TINY, lora, overridden
 from tests.golden.messages import refuses
 from tests.learner.ranks import DPO
@@ -201,7 +204,7 @@ def test_rows_share_a_prompt_with_its_images_and_no_other(model, rows):
     assert len(shared.pictures) == 4
     trained = policy.load(model, "cpu", torch.float64, Config().trainer.model_copy(update={"compile": False}), 1.0, 256)
     if trained.way.recurrent:
-        return  # shares nothing
+        pytest.skip("layers with a state share no prompts")
     found, expected = (micro.by_row(trained(**micro.inputs(CPU))[0]) for micro in (shared, flat))
     for place, logprobs in expected.items():
         assert found[place] == pytest.approx(logprobs, abs=2e-6)
@@ -231,6 +234,15 @@ def test_a_token_of_an_image_that_a_text_has_is_no_prompt_also_where_no_task_has
     tokens, reasons = with_images(seeing, prompts, [(), ()], None)
     assert (tokens, list(reasons)) == (prompts, [1])
     assert with_images(reading, prompts, [(), ()], None) == (prompts, {})
+
+
+def test_a_prompt_that_begins_with_the_token_of_padding_is_another_one(seeing_model, pictures):
+    engine, prompt = TransformersEngine(seeing_model, Config(), [1], False), Sight(seeing_model).tokens(pictures[0])
+    asked = [Request(tokens, 3, 1.0, 1.0, -1, 0, pictures=pictures[:1]) for tokens in ([0, *prompt, 30], [*prompt, 30])]
+    together, alone = engine.generate(asked), [engine.generate([one])[0] for one in asked]
+    assert [one.tokens for one in together] == [one.tokens for one in alone]
+    assert np.concatenate([one.logprobs for one in together]) == pytest.approx(
+        np.concatenate([one.logprobs for one in alone]), abs=1e-5)
 
 
 def test_prompts_are_expanded_as_the_processor_does_it(seeing_model, pictures):
@@ -278,6 +290,31 @@ def test_each_prompt_is_a_sign_of_life_and_one_of_too_few_images_has_none(model,
     made, reasons = with_images(tokenizer, [[sight.mark], [sight.mark], [5]], [pictures[:1], (), ()],
                                 lambda: calls.append(1))
     assert (made[0], made[2], [*reasons], len(calls)) == (sight.tokens(pictures[0]), [5], [1], 3)
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_prompts_with_typed_tokens_of_images_or_videos_are_refused(model, sight, pictures, is_shown):
+    """Whether or not another prompt has an image, and before the token of an image."""
+    tokenizer = SimpleNamespace(name_or_path=str(model))
+    video = getattr(read_config(model), "video_token_id", sight.mark)
+    prompts = [[5], [20, sight.mark], [sight.stands], [7, video]]
+    shown = [()] * 4
+    if is_shown:
+        prompts.append([20, sight.mark])
+        shown.append(pictures[:1])
+    _, reasons = with_images(tokenizer, prompts, shown, None)
+    assert [*reasons] == [1, 2, 3]
+    for typed in {sight.stands, video} - {sight.mark}:
+        with pytest.raises(DataError):
+            sight.expanded([20, typed, sight.mark, 30], pictures[:1])
+
+
+def test_demonstrations_and_pairs_with_typed_tokens_are_refused_without_images_too(seeing_model):
+    tokenizer, config = AutoTokenizer.from_pretrained(seeing_model), overridden(*TINY)
+    tasks = [factories.row(records.Task, question=text, solution="7", chosen="7", rejected="8")
+             for text in ("See 1", "See <image>")]
+    for made in (demonstrations(tokenizer, tasks, config, False), pairs(tokenizer, tasks, config)):
+        assert [isinstance(one, str) for one in made] == [False, True]
 
 
 def test_models_that_are_shown_no_images_are_named(tiny_model):

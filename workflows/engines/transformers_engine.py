@@ -94,10 +94,12 @@ class TransformersEngine(BatchEngine):
         from ouroboros.workflows.protocol.sight import sight_of
 
         self._sight = sight_of(self.model.name_or_path)
-        rows = [(tuple(row), of_row) for row, of_row in zip(ids.tolist(), pictures, strict=True)]
-        first = {row: place for place, row in reversed([*enumerate(rows)])}
+        rows = [*zip(map(tuple, ids.tolist()), mask.sum(-1).tolist(), pictures, strict=True)]  # 0 may be no padding
+        first: dict[tuple, int] = {}
+        for place, row in enumerate(rows):
+            first.setdefault(row, place)
         ids, mask = ids[[*first.values()]], mask[[*first.values()]]
-        shown = [(row * ids.shape[1], of_row) for row, (_, of_row) in enumerate(first) if of_row]
+        shown = [(row * ids.shape[1], of_row) for row, (*_, of_row) in enumerate(first) if of_row]
         seen = self._sight.seen(self.model, ids.flatten(), _positions(mask).flatten(), shown)
         places, text = self.torch.arange(ids.numel(), device=ids.device).view(ids.shape), self.model.get_decoder()
         given = seen.inputs(places)

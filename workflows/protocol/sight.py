@@ -21,6 +21,8 @@ from ouroboros.pipeline.store.pictures import Picture, pixels
 from ouroboros.workflows.protocol.hugging_face import import_transformers, read_config
 
 MOST_BYTES = 256 << 20  # of features that are kept
+MARKS = ("image_token_id", "image_token_index", "boi_token_index", "video_token_id")  # of config.json, with Gemma 3's
+TYPED = "a text of the prompt has a token that stands for an image or a video; needed texts without it"
 
 Shown = Sequence[tuple[int, Sequence[Picture]]]  # where a row begins among flat tokens, and its images
 Inputs = dict[str, Tensor]  # of `get_image_features`, for one image
@@ -167,6 +169,7 @@ class Sight:
         self.counts = self._family.counts  # whether a processor tells the tiles or patches of an image that is not cut
         self.mark = self._family.mark  # of an image in a prompt, before it is expanded
         self.stands = self._family.stands  # for a feature, after
+        self._typed = (_marks(model) | {self.stands}) - {self.mark}  # in no prompt before it is expanded
         self._read: dict[Picture, tuple[list[int], tuple[int, int] | None]] = {}  # tokens, rows and columns of these
         self._known: OrderedDict[tuple, Tensor] = OrderedDict()  # features by image, type and device, the last used
         self._bytes = 0
@@ -187,7 +190,10 @@ class Sight:
         return self._family.processed(pixels(picture))
 
     def expanded(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
-        """A prompt with the tokens of its images in place of marks. Raises DataError where there are not as many."""
+        """A prompt with the tokens of its images in place of marks. Raises DataError where there are not as many, or
+        where its text has another token that stands for an image or a video."""
+        if not self._typed.isdisjoint(tokens):
+            raise DataError(TYPED)
         if (marks := list(tokens).count(self.mark)) != len(pictures):
             raise DataError(f"{len(pictures)} images, and the prompt has {marks} tokens for them; needed as many: does "
                             "its text have such a token, or does the chat template not write images?")
@@ -273,10 +279,10 @@ def sight_of(model: str) -> Sight:
     return Sight(Path(model))
 
 
-def _marks(config: Path) -> set[int]:
-    """Tokens that stand for images and videos in prompts of a model; none of a model of text."""
-    found = read_json(config) if config.is_file() else {}
-    return {found[name] for name in ("image_token_id", "video_token_id") if isinstance(found.get(name), int)}
+def _marks(model: Path) -> set[int]:
+    """Tokens that stand for images and videos in prompts of a Hugging Face directory; none of a model of text."""
+    found = read_json(model / "config.json") if (model / "config.json").is_file() else {}
+    return {found[name] for name in MARKS if isinstance(found.get(name), int)}
 
 
 def with_images(tokenizer, tokens: list[list[int]], shown: Sequence[Sequence[Picture]],
@@ -285,9 +291,8 @@ def with_images(tokenizer, tokens: list[list[int]], shown: Sequence[Sequence[Pic
     alive: called for each prompt."""
     reasons: dict[int, str] = {}
     if not any(shown):
-        marks = _marks(Path(tokenizer.name_or_path) / "config.json")
-        return tokens, {place: "a text of the prompt has a token that stands for an image or a video; needed texts "
-                               "without it" for place, prompt in enumerate(tokens) if not marks.isdisjoint(prompt)}
+        marks = _marks(Path(tokenizer.name_or_path))
+        return tokens, {place: TYPED for place, prompt in enumerate(tokens) if not marks.isdisjoint(prompt)}
     made, sight = list(tokens), sight_of(tokenizer.name_or_path)
     for place, (prompt, pictures) in enumerate(zip(tokens, shown, strict=True)):
         if alive:

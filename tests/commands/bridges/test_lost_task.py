@@ -56,10 +56,19 @@ def test_everything_else_is_a_note(override):
 @pytest.mark.parametrize(("model", "reads"), [
     ("Qwen/Qwen2.5-VL-7B-Instruct", False), ("Qwen/Qwen3-VL-30B-A3B-Instruct", True),
     ("zai-org/GLM-4.1V-9B-Thinking", True), ("openbmb/MiniCPM-o-2_6", True),
-    ("/models/InternVL3-8B", True), ("Qwen/Qwen3-8B", False), ("/vl/models/seven", False),
+    ("/models/InternVL3-8B", True), ("OpenGVLab/InternVL3-8B-hf", False), ("HuggingFaceTB/SmolVLM-Instruct", False),
+    ("HuggingFaceTB/SmolVLM2-2.2B-Instruct", True), ("Qwen/Qwen3-8B", False), ("/vl/models/seven", False),
     ("Qwen/Qwen2.5-Coder", False)])
 def test_a_model_that_reads_images_says_so_by_its_name(model, reads):
     assert ("images" in from_verl(launch(*WHOLE[:3], f"actor_rollout_ref.model.path={model}")).lacking) == reads
+
+
+@pytest.mark.parametrize(("model", "has_tower"), [
+    ("google/gemma-3-4b-it", True), ("google/gemma-3-1b-it", False), ("google/gemma-3n-E4B-it", False),
+    ("Qwen/Qwen3.5-9B", True), ("Qwen/Qwen3.5-35B-A3B", False)])
+def test_a_tower_that_verl_trains_is_a_choice_here(model, has_tower):
+    found = from_verl(launch(*WHOLE[:3], f"actor_rollout_ref.model.path={model}"))
+    assert any(key.endswith("trainer.freeze_vision_tower") for key in written(found)) == has_tower
 
 
 @pytest.mark.parametrize(("override", "part"), [

@@ -7,7 +7,7 @@ import pytest
 
 from ouroboros.pipeline.check import fit
 from ouroboros.pipeline.check.memory import GIB, USABLE, training
-from ouroboros.pipeline.check.model_size import Sizes, named, question
+from ouroboros.pipeline.check.model_size import Sizes, Tower, named, question
 from ouroboros.pipeline.compose.recipe import effective
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.settings.config import AuxiliaryModel
@@ -44,6 +44,20 @@ def gpus(count=8, gib=80.0) -> Gpus:
 def test_more_gpus_than_there_are(count, values, words):
     problem = fit.count_problem(rft(**values), gpus(count))
     assert problem is None if words is None else words in problem
+
+
+@pytest.mark.parametrize(("setting", "counts"), [
+    ({}, False), ({"format__image_key": "image"}, True), ({"format__prompt_type": "messages"}, True),
+    ({"inputs": [], "generator": "digits"}, True)])
+def test_a_tower_is_counted_where_prompts_may_have_images(setting, counts):
+    """32,768 tokens, 4 patches each, 32 layers of (8 + 16) 1,280 + 8 x 3,420 bytes: 226.8 GiB."""
+    config = rft(trainer__freeze_vision_tower=False, **{
+        f"data_processor__task_pipeline__{key}": value
+        for key, value in {"inputs": ["rows.jsonl"], "generator": None, **setting}.items()})
+    seeing, plain = (fit.of_stage(config, gpus(8, 24.0), config.model, None, Sizes({
+        question(config.model): asdict(replace(SMALL, tower=tower))}))[0]["problems"]
+                     for tower in (Tower(4, 32, 1280, 3420), None))
+    assert (seeing != plain) == counts
 
 
 def test_a_stage_without_rollouts_needs_a_gpu_for_each_rank():
