@@ -1,6 +1,5 @@
 """Checks whether a training stage fits its GPUs; otherwise says by how much, and which settings matter most."""
 
-import json
 import math
 import os
 from dataclasses import replace
@@ -21,11 +20,11 @@ from ouroboros.pipeline.check.memory import (
     training,
 )
 from ouroboros.pipeline.check.model_size import Size, Sizes, named
-from ouroboros.pipeline.check.sources import sources
 from ouroboros.pipeline.check.workload import Disk, disk, workload
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
+from ouroboros.pipeline.settings.data import tasksets
 from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
 from ouroboros.pipeline.settings.kinds import EVALUATE
 from ouroboros.pipeline.settings.model import TEACHER, Model
@@ -75,9 +74,10 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
 def _shows_images(config: Config) -> bool:
     """Returns whether prompts of a stage may have images: a generator makes them, or a set names the key of some or has
     messages."""
-    forms = [json.loads(one.form) for one in sources(config) if one.form]
-    return bool(config.data_processor.task_pipeline.generator) or any(
-        form["image_key"] or form["prompt_type"] == "messages" for form in forms)
+    pool, given = config.data_processor.task_pipeline, config.buffer.trainer_input
+    sets = [pool, given.experience_buffer, *given.auxiliary_buffers.values(), *(one for _, one in tasksets(config))]
+    return bool(pool.generator) or any(
+        one.format.image_key or one.format.prompt_type == "messages" for one in sets)
 
 
 def count_problem(config: Config, gpus: Gpus) -> Problem | None:
