@@ -26,6 +26,7 @@ from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, en
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
 from ouroboros.pipeline.settings.data import tasksets
 from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
+from ouroboros.pipeline.settings.images import may_have_images
 from ouroboros.pipeline.settings.kinds import EVALUATE
 from ouroboros.pipeline.settings.model import TEACHER, Model
 from ouroboros.pipeline.settings.setting import at
@@ -55,15 +56,16 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
         return found, None
     if config.kind.trains and not config.trainer.freeze_vision_tower:
         size = replace(size, trained=size.parameters)
-    size = size if _shows_images(config) else replace(size, tower=None)
+    if size.tower and not _shows_images(config):
+        size = replace(size, tower=None)
     element, taught = element_bytes(config, gpus), sizes.of(teacher) if teacher and gpus.any else None
-    own = config.own_teacher
+    own = config.own_teacher if taught else None
     copied = taught if own is None and config.model.teacher_url is None else None
     if gpus.gib:
         found["warnings" if config.ignore_validator_suggestions else "problems"] += [
             *beyond_memory(size, config, gpus, judge_bytes(config, gpus, sizes)),
             teacher_problem(copied, size, config, element, gpus.gib) if copied else None,
-            tight_teacher(taught, config, _element_bytes(own.dtype, gpus), gpus.gib) if taught and own else None]
+            tight_teacher(taught, config, _element_bytes(own.dtype, gpus), gpus.gib) if own else None]
     found["problems"].append(tiles_problem(size, config))
     taken, trained = disk(config, size, element), adapter_words(size, config)
     facts += [*([("LoRA", trained)] if trained else []), *described(size, config, gpus),
@@ -76,14 +78,13 @@ def _shows_images(config: Config) -> bool:
     messages."""
     pool, given = config.data_processor.task_pipeline, config.buffer.trainer_input
     sets = [pool, given.experience_buffer, *given.auxiliary_buffers.values(), *(one for _, one in tasksets(config))]
-    return bool(pool.generator) or any(
-        one.format.image_key or one.format.prompt_type == "messages" for one in sets)
+    return bool(pool.generator) or any(may_have_images(one.format) for one in sets)
 
 
 def count_problem(config: Config, gpus: Gpus) -> Problem | None:
     """Reports a stage that needs more GPUs than available; `gpus.count` 0 means a CPU run and is no problem."""
     needed, ranks, engine = held_gpus(config.kind, config), config.trainer.ranks, answering_gpus(
-        teacher_first(config, EVALUATE))
+        teacher_first(config, EVALUATE) if config.model.teacher_name else config)
     evaluates = bool(config.buffer.explorer_input.eval_tasksets)
     if not gpus.count or max(needed, engine if evaluates else 0) <= gpus.count:
         return None

@@ -126,6 +126,10 @@ def unknown_gpus(gpus: list[Gpus]) -> list[Problem]:
 
 def remarks() -> Iterator[Problem]:
     """Lists mismatches between the installation and the machine."""
+    if torchvision.unmended():
+        yield Problem("", f"torchvision {_installed('torchvision')} is built for CUDA, and neither it nor what imports "
+                      "it (transformers, peft) can be imported with a CPU build of torch.", "Run `python -m "
+                      "ouroboros.pipeline.job.torchvision`, or install that of PyTorch's CPU index.")
     gpus = sorted(DRIVER.glob("gpus/*"))
     if devices.torch_has_cuda() and not (DRIVER / "version").exists() and not shutil.which("nvidia-smi"):
         yield Problem("", f"torch {_installed('torch')} is built for CUDA, and this machine has no NVIDIA driver "
@@ -134,10 +138,6 @@ def remarks() -> Iterator[Problem]:
         yield Problem("", f"this machine has {len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)}, and torch "
                       f"{_installed('torch')} is a CPU build: the run will use the CPU.", "`make setup-gpu` installs a "
                       "CUDA build.")
-    if torchvision.unmended():
-        yield Problem("", f"torchvision {_installed('torchvision')} is built for CUDA, and neither it nor what imports "
-                      "it (transformers, peft) can be imported with a CPU build of torch.", "Run `python -m "
-                      "ouroboros.pipeline.job.torchvision`, or install that of PyTorch's CPU index.")
     for name, pins in _tested_engines().items():
         if (found := _installed(name)) and found.partition("+")[0] not in pins:
             tested = " and ".join(pins)

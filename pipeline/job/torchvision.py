@@ -23,11 +23,12 @@ if not _has_ops():  # added by ouroboros.pipeline.job.torchvision
 def unmended() -> Path | None:
     """Returns the file of an installed torchvision that loads its operators, if it lacks the schemas and needs them."""
     found = importlib.util.find_spec("torchvision")
-    if found is None or found.origin is None or torch_has_cuda():  # no origin: a directory that an uninstall left
+    if found is None or found.origin is None:  # no origin: a directory that an uninstall left
         return None
     file = Path(found.origin).with_name("extension.py")
     of_cuda = "+cu" in file.with_name("version.py").read_text(encoding="utf-8")  # which the wheel's own name leaves out
-    return file if of_cuda and SCHEMAS not in file.read_text(encoding="utf-8") else None
+    mended = SCHEMAS in file.read_text(encoding="utf-8")
+    return file if of_cuda and not mended and not torch_has_cuda() else None
 
 
 if __name__ == "__main__" and (file := unmended()):

@@ -118,7 +118,8 @@ def uses(kind: Kind, algorithm_type: str) -> tuple[str, ...]:
 
 
 def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], root: str, waits=()) -> Stage:
-    settings = teacher_first(settings, kind)
+    if settings.model.teacher_name:
+        settings = teacher_first(settings, kind)
     in_identity, others = _keys(kind, uses(kind, settings.algorithm.algorithm_type))
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
                 for role, d in inputs.items() if role != HELD}  # those for monitoring, too

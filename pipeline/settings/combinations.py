@@ -106,12 +106,8 @@ def components(c) -> Found:
 def taught(c) -> Found:
     """A loss of a teacher's likeliest tokens needs that teacher, and reads no advantage. What is asked can answer."""
     a, m = c.algorithm, c.model
-    if c.asks_teacher and (m.teacher_url is not None or m.teacher_name is not None):
-        yield from _asked_teacher(c)
-    elif c.kind.is_online and not c.asks_teacher and c.own_teacher:
-        yield Problem("model.teacher_name", f"names a model of explorer.auxiliary_models, and advantage_fn="
-                      f"{a.advantage_fn} asks no teacher.", "Write it into the stage that learns from a teacher.",
-                      found=m.teacher_name)
+    if m.teacher_url is not None or m.teacher_name is not None:
+        yield from _named_teacher(c)
     if not c.kind.learns_from_rollouts or not a.loss.needs_teacher:
         return
     if not a.has_teacher:
@@ -123,9 +119,15 @@ def taught(c) -> Found:
                           f"Set {unset}.", found=getattr(a, key))
 
 
-def _asked_teacher(c) -> Found:
+def _named_teacher(c) -> Found:
     """A teacher that is asked answers at temperature 1; one on an engine is a model that nothing else asks."""
     m, name = c.model, c.model.teacher_name
+    if not c.asks_teacher:
+        if c.kind.is_online and c.own_teacher:
+            yield Problem("model.teacher_name", "names a model of explorer.auxiliary_models, and advantage_fn="
+                          f"{c.algorithm.advantage_fn} asks no teacher.", "Write it into the stage that learns from a "
+                          "teacher.", found=name)
+        return
     key, found = ("model.teacher_name", name) if m.teacher_url is None else ("model.teacher_url", m.teacher_url)
     if m.temperature != 1 or truncation.is_truncated(m.top_p, m.top_k, m.min_p):
         yield Problem(key, "gives log-probs of all tokens at temperature 1, and the policy is sampled otherwise.",
