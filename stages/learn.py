@@ -26,7 +26,6 @@ from ouroboros.pipeline.store import checkpoints, files, records, tables
 from ouroboros.pipeline.store.errors import ModelError, StageError
 from ouroboros.pipeline.store.pictures import has_pictures
 from ouroboros.stages import device_sharing, recompute
-from ouroboros.stages.engine_teacher import EngineTeacher
 from ouroboros.stages.explorer.children import RENDEZVOUS, kept, run_child
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.batches.data_set import DataSet
@@ -42,6 +41,7 @@ from ouroboros.stages.learner.engine.batch import Batch
 from ouroboros.stages.learner.engine.compiled import GRAPHS
 from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.way import Way
+from ouroboros.stages.learner.engine_teacher import EngineTeacher
 from ouroboros.stages.learner.estimates import Estimates
 from ouroboros.stages.learner.objective import Objective
 from ouroboros.stages.learner.publishing import Publishing
@@ -136,9 +136,9 @@ class Trainer:
             prove_critic(critic, config, self.text)
         teacher = None
         if "teacher" in context.inputs:
-            kind = ServedTeacher if config.model.teacher_url else EngineTeacher if config.own_teacher else Teacher
-            teacher = kind(context, self.model, self.process)
-            if kind is Teacher:
+            teacher = (ServedTeacher if config.model.teacher_url else EngineTeacher if config.own_teacher else Teacher)(
+                context, self.model, self.process)
+            if isinstance(teacher, Teacher):
                 prove_teacher(teacher, config, self.text)
         return Estimates(self.actor, references, critic, teacher, asked)
 

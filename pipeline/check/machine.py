@@ -157,6 +157,11 @@ def gpus_here() -> int:
     return len(devices.visible_gpus(None))
 
 
+def memory_here() -> list[float]:
+    """Returns the memory of each of this machine's GPUs in GiB."""
+    return [gpu["memory_gib"] for gpu in devices.gpus()]
+
+
 def absent_gpus(declared: int | None) -> Problem | None:
     """Warns of more GPUs declared (cluster.gpu_per_node) than visible here."""
     seen = gpus_here()

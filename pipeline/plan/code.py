@@ -62,7 +62,7 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "stages.learner.steps:estimated_kl": lambda settings: settings.algorithm.policy_loss_fn_args.get("estimate_kl"),
     "stages.learner.penalty": lambda settings: settings.algorithm.kl_penalty_fn not in (None, "none"),
     "stages.learner.replay:Replay": lambda settings: _replay(settings).enable,
-    "stages.engine_teacher": lambda settings: settings.algorithm.has_teacher,
+    "stages.learner.engine_teacher": lambda settings: settings.algorithm.has_teacher,
     "stages.learner.served_teacher": lambda settings: settings.algorithm.has_teacher,
     "stages.learner.teacher": lambda settings: settings.algorithm.has_teacher,
     "workflows.attempts.pace": lambda settings: settings.explorer.dynamic_timeout.enable,

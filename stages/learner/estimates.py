@@ -7,8 +7,10 @@ import numpy as np
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.critic import Critic
 from ouroboros.stages.learner.engine.batch import Row
+from ouroboros.stages.learner.engine_teacher import EngineTeacher
 from ouroboros.stages.learner.reference import References
-from ouroboros.stages.learner.teacher import TeacherScores
+from ouroboros.stages.learner.served_teacher import ServedTeacher
+from ouroboros.stages.learner.teacher import Teacher
 
 MEASURED = ("old_logprobs", "entropies", "mean_scores")  # of Actor.measure, in its order
 
@@ -21,7 +23,7 @@ class Estimates:
     actor: Actor
     references: References | None = None
     critic: Critic | None = None
-    teacher: TeacherScores | None = None
+    teacher: Teacher | ServedTeacher | EngineTeacher | None = None
     asked: frozenset[str] = frozenset()
 
     @property

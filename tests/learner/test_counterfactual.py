@@ -57,7 +57,7 @@ def trained(directory, tiny_model, context_of, process, *overrides, without_acti
         patch.setattr(Process, "start", lambda *_: process)
         patch.setattr(Process, "stop", lambda self: None)
         learn.Trainer(context).run()
-    spec = {"run": "toy/one", "name": "rft", "identity": "0123abcd", "root": str(directory),
+    spec = {"run": "toy/one", "name": "rft", "kind": "rft", "identity": "0123abcd", "root": str(directory),
             "inputs": {role: str(path) for role, path in inputs.items()},
             "config": plain(overridden(*SETTINGS, *overrides))}
     (context.directory / "stage.json").write_text(json.dumps(spec))

@@ -185,7 +185,7 @@ def gemma(directory):
 
 def wider(by):
     window = attention._window
-    return {"_window": lambda length, size, device: window(length, size and size + by, device)}
+    return {"_window": lambda length, size, *others: window(length, size and size + by, *others)}
 
 
 def misplaced(monkeypatch, place):

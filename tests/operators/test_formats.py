@@ -131,7 +131,7 @@ def test_a_pair_beside_its_conversation():
 @pytest.mark.parametrize(("value", "words"), [
     ("hello", "text where messages are needed: 'hello'"), (None, "messages are null"), ([], "messages are empty"),
     ({"role": "user", "content": "q"}, "needed a list of {role, content}"), ([1], "turn 1 is"),
-    ([{"from": "human", "value": "q"}], "turn 1 has from, value; needed role and content"),
+    ([{"speaker": "human", "value": "q"}], "turn 1 has speaker, value; needed role and content"),
     ([{"role": "human", "content": "q"}], "turn 1: role 'human'; needed one of system, user, assistant, tool"),
     ([{"role": "user", "content": [{"type": "audio"}]}], "turn 1: content has parts audio; needed text"),
     ([{"role": "user", "content": None}], "turn 1: content is null"),

@@ -66,7 +66,8 @@ def explored(stage, tiny_model, tmp_path):
         for sample in samples:
             tables.write(tables.step_file(source.directory, "samples", 0), records.Sample, [sample])
             tables.write(tables.step_file(source.directory, "scores", 0), records.Score, [])
-        files.write_json(source.directory / "stage.json", {"config": plain(source.config), "inputs": inputs})
+        files.write_json(source.directory / "stage.json", {"kind": "rft", "config": plain(source.config),
+                                                               "inputs": inputs})
         return source.directory
 
     return explore
@@ -83,7 +84,8 @@ def again(explored, tmp_path):
         if tasks:
             tables.write(own / "tasks.parquet", records.Task, tasks)
         config = plain(overridden(*TINY, *SMALL, *overrides))
-        spec = {"run": "p/r", "name": "rft", "identity": "0", "config": config, "inputs": inputs | {"tasks": str(own)}}
+        spec = {"run": "p/r", "name": "rft", "kind": "rft", "identity": "0", "config": config,
+                "inputs": inputs | {"tasks": str(own)}}
         found = rewarded_again.answer({"donor": str(donor), "spec": spec, "out": str(tmp_path / "out" / "rft"),
                                        "rows": None, "whole": False} | asked, Activity())
         file = tables.step_file(tmp_path / "out" / "rft", "experience", 1)

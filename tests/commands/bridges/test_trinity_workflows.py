@@ -16,8 +16,7 @@ from tests.bridges import from_trinity, left_out_of_trinity, written
 KEY = "buffer.explorer_input.default_workflow_type"
 SIMPLE = """simple_workflow async_simple_workflow math_workflow async_math_workflow math_boxed_workflow
 async_math_boxed_workflow math_eval_workflow async_math_eval_workflow math_rm_workflow async_math_rm_workflow
-on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow toolcall_workflow simple_mm_workflow
-async_simple_mm_workflow"""
+on_policy_distill_workflow on_policy_distill_math_workflow tool_call_workflow toolcall_workflow"""
 JUDGED = "math_ruler_workflow async_math_ruler_workflow"
 ABSENT = """math_trainable_ruler_workflow
 rubric_judge_openai_workflow agentscope_workflow_adapter

@@ -223,7 +223,7 @@ def test_a_recipe_for_a_file_passes_the_check(tmp_path, in_process, init, capsys
 def test_with_several_gpus_engines_answer_on_all_of_them_while_the_ranks_train(tmp_path, init, monkeypatch, gpus, mib,
                                                                                transformers, mode, ahead):
     monkeypatch.setattr(recipe, "gpus_here", lambda: gpus)
-    monkeypatch.setattr(recipe.devices, "gpus", lambda: [{"memory_gib": mib / 1024}] * gpus)
+    monkeypatch.setattr(recipe, "memory_here", lambda: [mib / 1024] * gpus)
     monkeypatch.setattr(recipe, "_samples_by_transformers", lambda *_: transformers)
     assert init(lines(tmp_path / "a.jsonl", [{"question": q, "answer": a} for q, a in SUMS])) == 0
     config = compose([])

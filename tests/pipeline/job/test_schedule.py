@@ -85,7 +85,8 @@ def test_weights_are_evaluated_once_when_they_reach_a_multiple():
 def test_an_explorer_alone_stays_with_the_weights_it_begins_with():
     """10 tasks in steps of 4, three passes: 7 steps, two tasks left over."""
     buffer = SimpleNamespace(batch_size=4, total_steps=None, total_epochs=3)
-    config = SimpleNamespace(buffer=buffer, algorithm=SimpleNamespace(repeat_times=2))
+    config = SimpleNamespace(buffer=buffer, algorithm=SimpleNamespace(repeat_times=2),
+                             explorer=SimpleNamespace(over_rollout=SimpleNamespace(ratio=0.0)))
     schedule = rollout_schedule(config, 10)
     assert versions(schedule) == [0] * 7
     buffer.total_steps = 2

@@ -68,7 +68,8 @@ def test_every_number_of_a_step_is_tracked():
 
     named = {f.name for f in fields(Step)} - {"stage", "step"}
     assert named - set(STEP_METRICS.values()) == {
-        "rollout_tokens", "statistics", "packing", "overlap"}  # as tokens per second, each by its name; no numbers
+        "rollout_tokens", "statistics", "packing", "overlap",
+        "start"}  # as tokens per second, each by its name; no numbers, or of the first step alone
 
 
 def test_scores_are_named_by_set_and_metric():

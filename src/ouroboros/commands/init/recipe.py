@@ -11,11 +11,10 @@ from ouroboros.commands.init.columns import ALLOWED, Guess
 from ouroboros.commands.init.data import CONVERTED, ROWS, Data, held_share, is_parted, is_rewritten, written
 from ouroboros.pipeline.check import samples
 from ouroboros.pipeline.check.engine import cpu_problem
-from ouroboros.pipeline.check.machine import gpus_here
+from ouroboros.pipeline.check.machine import gpus_here, memory_here
 from ouroboros.pipeline.check.memory import GIB
 from ouroboros.pipeline.check.model_size import Size, Sizes, question
 from ouroboros.pipeline.check.sources import POOL, Source
-from ouroboros.pipeline.job import devices
 from ouroboros.pipeline.settings.data import format_of
 from ouroboros.pipeline.settings.model import Model, resolve_dtype
 from ouroboros.pipeline.settings.setting import plain
@@ -107,7 +106,7 @@ def _holds_engine_and_trainer(size: Size | None) -> bool:
     """Returns whether ENGINE_SHARE of each GPU has room for 16-bit weights and as large a cache; True where the model's
     size or the GPUs' is not known."""
     weights = 2 * size.parameters / GIB if size else 0
-    return all(2 * weights <= ENGINE_SHARE * gpu["memory_gib"] for gpu in devices.gpus())
+    return all(2 * weights <= ENGINE_SHARE * gib for gib in memory_here())
 
 
 def _response(guess: Guess, longest: int, small: bool) -> tuple[int, str]:

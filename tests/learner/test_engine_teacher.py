@@ -10,7 +10,7 @@ import pytest
 
 from ouroboros.pipeline.settings.explorer import AuxiliaryModel
 from ouroboros.pipeline.settings.setting import plain
-from ouroboros.stages.engine_teacher import EngineTeacher, settings_of
+from ouroboros.stages.learner.engine_teacher import EngineTeacher, settings_of
 from ouroboros.stages.learner.teacher import Teacher
 from ouroboros.workflows.engines.transformers_engine import TransformersEngine
 from tests.configs import TINY
