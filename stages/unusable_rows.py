@@ -97,12 +97,7 @@ def _sight(model):
 
     if model.init.enable and not model.init.image_size:
         raise ModelError("tasks have images, and model.init makes a model of text alone; set model.init.image_size.")
-    try:
-        return None if model.init.enable else sight_of(model.model_path)
-    except (OSError, ValueError, ImportError) as error:
-        raise ModelError(f"tasks have images, and {model.model_path} has no processor of images that can be read "
-                         f"({' '.join(str(error).split())[:200]}). Copy preprocessor_config.json and "
-                         "processor_config.json of the model that it was made from.") from error
+    return None if model.init.enable else sight_of(model.model_path)
 
 
 def as_read(source: dict[str, Any], drawn: Sample, kept: Kept | None = None) -> list[RawTask]:

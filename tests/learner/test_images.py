@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from shutil import copytree
+from shutil import copy, copytree
 from types import SimpleNamespace
 
 import numpy as np
@@ -320,3 +320,11 @@ def test_demonstrations_and_pairs_with_typed_tokens_are_refused_without_images_t
 def test_models_that_are_shown_no_images_are_named(tiny_model):
     with refuses(ModelError, "qwen2"):
         Sight(tiny_model)
+
+
+def test_a_model_whose_processor_is_missing_is_named(seeing_model, tmp_path):
+    """As `save_pretrained` of a model and its tokenizer leave a directory."""
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        copy(seeing_model / name, tmp_path)
+    with pytest.raises(ModelError, match=str(tmp_path)):
+        Sight(tmp_path)

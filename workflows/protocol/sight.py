@@ -159,13 +159,18 @@ class Sight:
     """The processor of a model that reads images."""
 
     def __init__(self, model: Path):
-        """Raises ModelError for a model whose images are not supported."""
+        """Raises ModelError for a model whose images are not supported, or whose processor cannot be read."""
         config = read_config(model)
         if config.model_type not in FAMILIES:
             raise ModelError(f"{model}: tasks have images, which are not shown to {config.model_type} models; needed a "
                              f"model of {', '.join(FAMILIES)} (the first SmolVLM is an idefics3), or tasks without "
                              "images.")
-        self._family = FAMILIES[config.model_type](model, config)
+        try:
+            self._family = FAMILIES[config.model_type](model, config)
+        except (OSError, ValueError, ImportError) as error:
+            raise ModelError(f"tasks have images, and {model} has no processor of images that can be read "
+                             f"({' '.join(str(error).split())[:200]}). Copy preprocessor_config.json and "
+                             "processor_config.json of the model that it was made from.") from error
         self.counts = self._family.counts  # whether a processor tells the tiles or patches of an image that is not cut
         self.mark = self._family.mark  # of an image in a prompt, before it is expanded
         self.stands = self._family.stands  # for a feature, after
