@@ -116,7 +116,7 @@ def update(given, model: Path) -> None:
 
     asked = settings(given.root, model, given, [f"trainer.packing={given.one}", *given.overrides])
     config, process = effective(asked, asked.stages[0]), Process.start(1)
-    recompute.resolve(config, model)
+    recompute.resolve(config, model, False)
     actor, objective = Actor(model, config, process), Objective(config)
     random, both = np.random.default_rng(0), given.prompt + given.response
     separation.prove_policy(actor, config, random.integers(5, COMMON["vocab_size"], 2 * both).tolist())

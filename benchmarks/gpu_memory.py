@@ -40,9 +40,9 @@ def estimate(config: Config, model: str | Path) -> float:
     from ouroboros.stages import recompute
     from ouroboros.stages.model_size import build, measure
 
-    recompute.resolve(config, Path(model))
+    recompute.resolve(config, Path(model), False)
     if not config.kind.engine:
-        return recompute.needed(config, Path(model)) / GIB
+        return recompute.needed(config, Path(model), False) / GIB
     size = measure(build(str(model)), next(iter(config.model.lora_configs), None))
     total = torch.cuda.get_device_properties(0).total_memory
     trainer, answering = training(size, config, 2), engines(config, total)

@@ -170,7 +170,7 @@ def update(given) -> None:
     config = settings([RECOMPUTE, *split, *[LORA] * given.lora, *given.overrides], shape, "sft")
     process = Process.start(1, given.one.with_suffix(".ranks"), given.cards)
     model = given.root / given.long
-    needed = recompute.needed(config, model) / 2**30
+    needed = recompute.needed(config, model, False) / 2**30
     actor = Actor(model, config, process)
     objective, rows, seconds = Objective(config), shape.make(1), []
     for number in range(1, 4):

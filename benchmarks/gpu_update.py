@@ -114,9 +114,9 @@ def measure(given, overrides: list[str], shape: Shape, logprobs: Path) -> dict:
     config, process = settings(overrides, shape, given.stage), Process.start(1)
     found, cuda = {"seconds": [], "losses": [], "norms": []}, process.device.type == "cuda"
     if hasattr(config.trainer, "compile"):
-        print(recompute.resolve(config, model), file=sys.stderr)
+        print(recompute.resolve(config, model, False), file=sys.stderr)
         if hasattr(recompute, "needed"):  # not in older trees
-            found["estimate_gib"] = recompute.needed(config, model) / 2**30
+            found["estimate_gib"] = recompute.needed(config, model, False) / 2**30
     actor = Actor(model, config, process)
     if given.exact:
         np.save(logprobs, np.concatenate(actor.score_rows(shape.make(16))))

@@ -124,7 +124,8 @@ def _of_speaker(turn: Turn) -> Turn:
     """A turn of ShareGPT's form: what function_call says is one call, or a list of them, as JSON."""
     speaker, value = turn["from"], turn["value"]
     role = SPEAKERS.get(speaker, speaker) if isinstance(speaker, str) else speaker
-    rest = {key: one for key, one in turn.items() if key not in ("from", "value")}
+    rest = {key: one for key, one in turn.items() if key not in ("from", "value") and not (
+        key == "weight" and one == (role == "assistant"))}  # as turns are trained anyway
     if speaker != "function_call":
         return {"role": role, "content": value, **rest}
     calls = _parsed(value, f"a function_call that is no JSON: {value[:60]!r}") if isinstance(value, str) else value

@@ -11,7 +11,7 @@ from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.stages.recompute import needed
 
 
-def resolve(config: Config, model: Path) -> str | None:
+def resolve(config: Config, model: Path, images: bool) -> str | None:
     """Sets the setting of a stage's configuration to true or false; returns what it chose as a line for the log.
 
     Called once gradient checkpointing is resolved. False where the explorer does not run ahead of the trainer. `auto`
@@ -26,7 +26,7 @@ def resolve(config: Config, model: Path) -> str | None:
         settings.overlap = asked is True
         return "engines answer while the trainer trains (trainer.overlap)" if settings.overlap else None
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    trains, answers = needed(config, model), engines(config, total)
+    trains, answers = needed(config, model, images), engines(config, total)
     known = config.explorer.rollout_model.engine_type != "transformers" and not config.explorer.auxiliary_models
     fits = trains + answers <= USABLE * total
     figures = (f"the trainer needs about {trains / GIB:.1f} and engines {answers / GIB:.1f} of {total / GIB:.1f} GiB "

@@ -114,8 +114,9 @@ class Trainer:
     def _proved(self, saved: dict[str, Any], refers: bool) -> Actor:
         """The policy or reward model, its rows proved. refers: the initial policy is asked for its log-probs."""
         config, process, former = self.context.config, self.process, saved.get("packing")
+        tasks = self.context.inputs.get("tasks")
         for resolve in (recompute.resolve, device_sharing.resolve):
-            self._log(resolve(config, self.model))
+            self._log(resolve(config, self.model, tasks is not None and has_pictures(tasks)))
         config.trainer.overlap = not _any(process, not config.trainer.overlap)
         if isinstance(self.source, RewardPairs):
             actor = Scorer(self.model, config, process, self.source.padding)

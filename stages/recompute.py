@@ -1,5 +1,6 @@
 """Resolves `trainer.enable_gradient_checkpointing=auto` on the GPU where a stage runs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,11 +13,11 @@ from ouroboros.stages.learner.engine.attention import choose
 from ouroboros.stages.model_size import build, measure
 
 
-def resolve(config: Config, model: Path) -> str | None:
+def resolve(config: Config, model: Path, images: bool) -> str | None:
     """Sets the setting of a stage's configuration to true or false; returns what it chose as a line for the log.
 
-    False on CPU. model: the policy's directory. Reward models on the same GPU, whose size is not known here, let it
-    recompute.
+    False on CPU. model: the policy's directory. images: whether tasks have some. Reward models on the same GPU, whose
+    size is not known here, let it recompute.
     """
     settings = config.trainer
     if settings.enable_gradient_checkpointing != "auto":
@@ -24,7 +25,7 @@ def resolve(config: Config, model: Path) -> str | None:
     if not torch.cuda.is_available():
         settings.enable_gradient_checkpointing = False
         return None
-    needed_bytes = needed(config, model)
+    needed_bytes = needed(config, model, images)
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     room = USABLE * total - beside(config, total)
     shared = at(config, "mode") == "colocate" and bool(at(config, "explorer.auxiliary_models"))
@@ -33,7 +34,7 @@ def resolve(config: Config, model: Path) -> str | None:
     return f"gradient checkpointing {answer}: without it about {needed_bytes / GIB:.1f} of {total / GIB:.1f} GiB"
 
 
-def needed(config: Config, model: Path) -> float:
+def needed(config: Config, model: Path, images: bool) -> float:
     """Returns the estimated bytes of this rank's GPU, with the attention that runs here, and with `auto` without
     recomputation. Stages of demonstrations have no critic.
     """
@@ -41,4 +42,8 @@ def needed(config: Config, model: Path) -> float:
     asked = Config.partial({"trainer": trainer, "model": config.model, "algorithm": {
         "advantage_fn": at(config, "algorithm.advantage_fn"), "optimizer": config.algorithm.optimizer}})
     size = measure(build(str(model), config.model.trust_remote_code), next(iter(config.model.lora_configs), None))
+    if not trainer.freeze_vision_tower:
+        size = replace(size, trained=size.parameters)
+    if not images:
+        size = replace(size, tower=None)
     return training(size, asked, policy.resolve_dtype(config.model.dtype, "cuda").itemsize).peak

@@ -27,11 +27,10 @@ from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve
 from ouroboros.pipeline.settings.data import tasksets
 from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
 from ouroboros.pipeline.settings.images import may_have_images
-from ouroboros.pipeline.settings.kinds import EVALUATE
 from ouroboros.pipeline.settings.model import TEACHER, Model
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import must_overlap
-from ouroboros.pipeline.settings.unused import teacher_first
+from ouroboros.pipeline.settings.unused import without_teacher
 from ouroboros.pipeline.store.errors import Problem
 
 ENGINE = "explorer.rollout_model"
@@ -83,8 +82,8 @@ def _shows_images(config: Config) -> bool:
 
 def count_problem(config: Config, gpus: Gpus) -> Problem | None:
     """Reports a stage that needs more GPUs than available; `gpus.count` 0 means a CPU run and is no problem."""
-    needed, ranks, engine = held_gpus(config.kind, config), config.trainer.ranks, answering_gpus(
-        teacher_first(config, EVALUATE) if config.model.teacher_name else config)
+    needed, ranks, answering = held_gpus(config.kind, config), config.trainer.ranks, answering_gpus(config)
+    engine = answering_gpus(without_teacher(config)) if config.model.teacher_name else answering
     evaluates = bool(config.buffer.explorer_input.eval_tasksets)
     if not gpus.count or max(needed, engine if evaluates else 0) <= gpus.count:
         return None
@@ -99,10 +98,10 @@ def count_problem(config: Config, gpus: Gpus) -> Problem | None:
         return Problem("trainer.ranks", f"needs {ranks} GPUs, {where} {gpus.count}.", "Ask for fewer ranks.",
                        found=ranks)
     advice = "Ask for fewer."
-    if config.mode == "both" and max(ranks, engine) <= gpus.count:
+    if config.mode == "both" and max(ranks, answering) <= gpus.count:
         advice = "Set mode=colocate to take turns on the same ones, or ask for fewer."
-    return Problem("mode", f"needs {needed} GPUs ({ranks} for trainer.ranks, {engine} for {ENGINE}{judges}), {where} "
-                   f"{gpus.count}.", advice, found=config.mode)
+    return Problem("mode", f"needs {needed} GPUs ({ranks} for trainer.ranks, {answering} for {ENGINE}{judges}), "
+                   f"{where} {gpus.count}.", advice, found=config.mode)
 
 
 def judge_bytes(config: Config, gpus: Gpus, sizes: Sizes) -> float:

@@ -22,7 +22,7 @@ from ouroboros.pipeline.settings.images import may_have_images, paths_of_sets
 from ouroboros.pipeline.settings.kinds import ASKED, CURATE, LATER, RECIPES, TASKS, Kind, is_below
 from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
 from ouroboros.pipeline.settings.setting import Section, about, at, leaves, plain, values_of
-from ouroboros.pipeline.settings.unused import teacher_first, without_unused
+from ouroboros.pipeline.settings.unused import without_teacher, without_unused
 from ouroboros.pipeline.store import files, locked
 from ouroboros.pipeline.store.digests import HubPath, StageModel, digest_code, digest_input, digest_meaning, digests
 from ouroboros.pipeline.store.images import keys
@@ -118,8 +118,8 @@ def uses(kind: Kind, algorithm_type: str) -> tuple[str, ...]:
 
 
 def make_stage(name: str, kind: Kind, settings: Config, inputs: dict[str, str], root: str, waits=()) -> Stage:
-    if settings.model.teacher_name:
-        settings = teacher_first(settings, kind)
+    if settings.model.teacher_name and not kind.is_online:
+        settings = without_teacher(settings)
     in_identity, others = _keys(kind, uses(kind, settings.algorithm.algorithm_type))
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
                 for role, d in inputs.items() if role != HELD}  # those for monitoring, too
@@ -162,6 +162,8 @@ def _content(kind: Kind, settings: Config, in_identity: list[str], upstream: dic
     external |= {name: digest_code(name) for _, name in users_code(found)}
     environments, served = environments_of(found)
     external |= {f"{locked.PLACE}/{name}": locked.installed(name, root) for name in environments}
+    if kind.is_online and settings.model.teacher_name and settings.own_teacher:
+        external["teacher"] = settings.own_teacher.name  # which model, and that it is no copy
     if served:
         external[locked.PROGRAM.name] = files.hash_file(locked.PROGRAM)
     return {"format": FORMAT, "kind": kind, "settings": _without_defaults(used), "inputs": upstream,

@@ -6,7 +6,6 @@ They have their defaults when a stage is created, so they are in no identity, an
 
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.declared import POLICY_LOSSES
-from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.reward_rules import asked_models
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import is_driven
@@ -55,14 +54,14 @@ def without_unused(settings: Config) -> Config:
     return settings
 
 
-def teacher_first(settings: Config, kind: Kind) -> Config:
-    """Returns the settings of a stage of this kind with the model that answers for a teacher as the first auxiliary
-    one, so that an identity tells which it is; without it where the stage asks no teacher."""
+def without_teacher(settings: Config) -> Config:
+    """Returns the settings of a stage that asks no teacher without the auxiliary model that answers for one, unless a
+    reward function asks it too."""
     teacher = settings.own_teacher
     if teacher is None or teacher.name in set.union(*asked_models(settings)):
         return settings
-    others = [one for one in settings.explorer.auxiliary_models if one is not teacher]
-    return settings.but("explorer.auxiliary_models", [*([teacher] if kind.is_online else []), *others])
+    return settings.but("explorer.auxiliary_models",
+                        [one for one in settings.explorer.auxiliary_models if one is not teacher])
 
 
 DEFAULTS = Config()

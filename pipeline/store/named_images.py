@@ -57,10 +57,11 @@ def digest_named(paths: list[str], root: str) -> dict[str, str]:
     """Hashes of the images that data files name, by the number of the file and the name. paths: of files, and of
     directories, whose own files count without this, and those below links in them do not."""
     found: dict[str, Path] = {}
-    for number, data in enumerate(file for path in map(resolve, paths) for file in _data_files(path)):
-        (names,) = remembered_of([data], root, names_in, f"names 1 {ENDINGS}")  # 1: raised with each change of names_in
+    data = [file for path in map(resolve, paths) for file in _data_files(path)]
+    named = remembered_of(data, root, names_in, f"names 1 {ENDINGS}")  # 1: raised with each change of names_in
+    for number, (file, names) in enumerate(zip(data, named, strict=True)):
         found |= {f"{number}/{name}": path for name in names
-                  if (path := _below(directory_of(str(data)), name)) and os.path.isfile(path)}
+                  if (path := _below(directory_of(str(file)), name)) and os.path.isfile(path)}
     return dict(zip(found, hashes_of([*found.values()], root), strict=True))
 
 
@@ -99,7 +100,7 @@ def _of_parquet(path: Path) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with contextlib.suppress(pa.ArrowException, OSError), pq.ParquetFile(path) as file:
+    with contextlib.suppress(pa.ArrowException, OSError, ValueError), pq.ParquetFile(path) as file:
         leaves = map(file.schema.column, range(len(file.schema.names)))
         texts = [one.path for one in leaves if str(one.logical_type) in ("String", "JSON", "Enum")]
         for batch in file.iter_batches(ROWS, columns=texts):

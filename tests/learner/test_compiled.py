@@ -99,7 +99,7 @@ def test_without_a_gpu_nothing_is_recomputed_by_itself(settings, tiny_model):
         pytest.skip("there is one")
     config = settings()
     assert config.trainer.enable_gradient_checkpointing == "auto"
-    assert recompute.resolve(config, tiny_model) is None
+    assert recompute.resolve(config, tiny_model, False) is None
     assert config.trainer.enable_gradient_checkpointing is False
 
 

@@ -34,7 +34,7 @@ def resolved(model, monkeypatch):
         config = overridden(*AHEAD, "trainer.enable_gradient_checkpointing=false", *overrides)
         if judge:
             config = config.but("explorer.auxiliary_models", [element(AuxiliaryModel, {"model_path": str(model)})])
-        device_sharing.resolve(config, model)
+        device_sharing.resolve(config, model, False)
         return config.trainer.overlap
 
     return run
@@ -42,14 +42,14 @@ def resolved(model, monkeypatch):
 
 def test_auto_is_true_where_half_of_the_memory_and_the_trainer_leave_a_tenth(resolved, model):
     """Engines hold half of the GPU, and 90% may be used: the trainer may need up to four tenths."""
-    trainer = needed(overridden(*AHEAD), model) / GIB
+    trainer = needed(overridden(*AHEAD), model, False) / GIB
     kept = 0.05  # the log-probs that engines keep beside their half
     assert resolved((trainer + kept) / 0.4 * 1.01) is True
     assert resolved(trainer / 0.4 * 0.99) is False
 
 
 def test_true_is_refused_where_they_do_not_fit(resolved, model):
-    trainer = needed(overridden(*AHEAD), model) / GIB
+    trainer = needed(overridden(*AHEAD), model, False) / GIB
     with refuses(ConfigError, "trainer.overlap"):
         resolved(trainer / 0.4 * 0.99, "trainer.overlap=true")
     assert resolved(80, "trainer.overlap=true") is True

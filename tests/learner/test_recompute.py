@@ -9,9 +9,9 @@ from ouroboros.pipeline.check.memory import GIB, training
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.settings.explorer import AuxiliaryModel
 from ouroboros.stages.model_size import build, measure
-from ouroboros.stages.recompute import resolve
+from ouroboros.stages.recompute import needed, resolve
 from tests import zoo
-from tests.configs import element, lora, overridden
+from tests.configs import TINY, element, lora, overridden
 from tests.golden.messages import wording
 
 ADAPTER = {"model.lora_configs": [lora(lora_rank=4)]}
@@ -34,7 +34,7 @@ def resolved(tmp_path, model, monkeypatch):
         for key, value in (settings or {}).items():
             config = config.but(key, value)
         config = next(one for one in make_plan(config).stages if one.name == stage).config
-        line = resolve(config, model)
+        line = resolve(config, model, False)
         return config.trainer.enable_gradient_checkpointing, line
 
     return run
@@ -67,3 +67,9 @@ def test_a_choice_of_the_user_and_a_cpu_ask_nothing(resolved):
     assert resolved("rft", 1.0, {"trainer.enable_gradient_checkpointing": False}) == (False, None)
     assert resolved("sft", 80.0, {"trainer.enable_gradient_checkpointing": True}) == (True, None)
     assert resolved("rft", 0.0) == (False, None)
+
+
+def test_a_tower_counts_where_tasks_have_images_and_its_moments_where_it_is_trained(seeing_model):
+    frozen, trained = (overridden(*TINY, f"trainer.freeze_vision_tower={value}") for value in ("true", "false"))
+    text, seen = (needed(frozen, seeing_model, images) for images in (False, True))
+    assert text < seen < needed(trained, seeing_model, True)

@@ -130,5 +130,5 @@ def test_it_trains_and_the_engine_samples_from_what_was_trained(model, process):
 
 
 def test_its_memory_on_a_gpu_is_counted_by_its_own_code(model):
-    """In float32: DeepSpeed's bucket of 500M gradients, and little beside it for 79k parameters."""
-    assert 2.0e9 < needed(overridden(*TINY, *RFT, TRUST), model) < 2.1e9
+    """In float32: DeepSpeed's bucket of 500M gradients, 0.6 GiB for a process, and little more for 79k parameters."""
+    assert 2.6e9 < needed(overridden(*TINY, *RFT, TRUST), model, False) < 2.75e9

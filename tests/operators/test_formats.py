@@ -290,14 +290,17 @@ def test_calls_are_brought_to_one_form(given, kept):
 
 def test_turns_of_sharegpt_are_read_as_messages():
     """A call, or a list of calls, is JSON in a turn of function_call."""
-    talk = [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "1+2?"},
+    talk = [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "1+2?", "weight": 0.0},
             {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 1}}'},
-            {"from": "observation", "value": "3"}, {"from": "gpt", "value": "It is 3.", "reasoning_content": "1+2"}]
+            {"from": "observation", "value": "3"}, {"from": "gpt", "value": "It is 3.", "reasoning_content": "1+2",
+                                               "weight": 1.0},
+            {"from": "gpt", "value": "No.", "weight": 0}]
     assert as_turns(talk) == [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+2?"},
         {"role": "assistant", "content": "", "tool_calls": [
             {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}]},
-        {"role": "tool", "content": "3"}, {"role": "assistant", "content": "It is 3.", "reasoning_content": "1+2"}]
+        {"role": "tool", "content": "3"}, {"role": "assistant", "content": "It is 3.", "reasoning_content": "1+2"},
+        {"role": "assistant", "content": "No.", "weight": 0}]
     for turn in ({"from": ["human"], "value": "x"}, {"from": "function_call", "value": "add("},
                  {"from": "narrator", "value": "x"}):
         with pytest.raises(Unusable):

@@ -168,9 +168,10 @@ class Sight:
         try:
             self._family = FAMILIES[config.model_type](model, config)
         except (OSError, ValueError, ImportError) as error:
+            advice = "" if isinstance(error, ImportError) else (
+                " Copy preprocessor_config.json and processor_config.json of the model that it was made from.")
             raise ModelError(f"tasks have images, and {model} has no processor of images that can be read "
-                             f"({' '.join(str(error).split())[:200]}). Copy preprocessor_config.json and "
-                             "processor_config.json of the model that it was made from.") from error
+                             f"({' '.join(str(error).split())[:200]}).{advice}") from error
         self.counts = self._family.counts  # whether a processor tells the tiles or patches of an image that is not cut
         self.mark = self._family.mark  # of an image in a prompt, before it is expanded
         self.stands = self._family.stands  # for a feature, after

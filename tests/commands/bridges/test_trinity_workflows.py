@@ -219,3 +219,21 @@ buffer: {{explorer_input: {{taskset: {{path: /d, format: {{image_key: {image_key
 trainer: {{ulysses_sequence_parallel_size: 2}}""")
     assert ("trainer.ulysses_sequence_parallel_size" in written(made)) == (image_key is None)
     assert written(made)["trainer.zero_stage"] == (2 if image_key else 3)
+
+
+@pytest.mark.parametrize(("workflow", "lost"), [("math_ruler_workflow", True), ("math_boxed_workflow", False),
+                                                ("frozen_lake_workflow", True)])
+def test_a_workflow_of_an_evaluation_rewards_no_training(workflow, lost):
+    made = from_trinity(f"""
+buffer: {{explorer_input: {{default_workflow_type: math_workflow, taskset: {{path: /d}},
+  eval_tasksets: [{{path: /e, default_workflow_type: {workflow}}}]}}}}
+explorer: {{auxiliary_models: [{{model_path: /m}}]}}""")
+    assert written(made)["buffer.explorer_input.default_reward_fn_type"] == ["accuracy_reward", "format_reward"]
+    assert any(workflow in str(said) for said in made.lacking.values()) == lost
+
+
+def test_each_of_several_sets_to_train_on_is_trained_on():
+    found = written(from_trinity("""
+buffer: {explorer_input: {tasksets: [{path: /d, default_workflow_type: math_boxed_workflow},
+                                     {path: /e, default_workflow_type: simple_workflow}]}}"""))
+    assert "step by step" in found["buffer.explorer_input.system_prompt"]

@@ -239,8 +239,11 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
         made.choose((*place, "name"), f"model_{index}", "several models have names")
     if models and not names_of_rewards(values):
         made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
-    trinity_worlds.write(made, values, groups, models[:1], [of_set for of_set, _ in _with_path(made, "explorer_input")])
-    math = sorted(name for name, group in groups.items() if "reward" in group)
+    of_sets = [of_set for of_set, _ in _with_path(made, "explorer_input")]
+    trinity_worlds.write(made, values, groups, models[:1], of_sets)
+    trained = trinity_worlds.of_training(values, of_sets)
+    math = sorted((name for name, group in groups.items() if "reward" in group),
+                  key=lambda name: (not any(name in one.values() for one in trained), name))
     if not math:
         _without_reward(made)
         return

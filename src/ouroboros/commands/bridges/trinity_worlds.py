@@ -16,15 +16,20 @@ def write(made: Translation, values: dict[Path, Any], groups: dict[str, dict[str
           of_sets: list[Path]) -> None:
     """Writes what the workflows of a source bring. values: of the source. groups: by name
     (tables/trinity_workflows.yaml). models: the first auxiliary one. of_sets: those with a path."""
-    given = _of_training(values, of_sets)
+    trained = of_training(values, of_sets)
     for name, group in groups.items():
+        trains = any(name in one.values() for one in trained)
+        given = next((one for one in trained if name in one.values()), trained[0])
+        rewards = (None, group.get("prompt_of", given.get(REWARD[-1])))
+        if not trains and ("world" in group or "judge" in group):
+            made.lack("multi-turn" if "world" in group else "judge or teacher", f"workflow {name} in an evaluation")
+            continue
         if "world" in group:
             _play(made, of_sets, group["world"])
             made.choose(REWARD, "accuracy_reward", "the environment's own takes its place")
         for of_set in of_sets:
             for key, value in group.get("arguments", {}).items():
                 made.choose((*of_set, "workflow_args", key), value, "its tools")
-        trains, rewards = name in given.values(), (None, group.get("prompt_of", given.get(REWARD[-1])))
         prompt = group.get("with_think" if given.get("with_think") else "prompt", group.get("prompt"))
         if prompt and trains and given.get(REWARD[-1]) in rewards:
             made.choose((*REWARD[:-1], "system_prompt"), prompt, "the workflow's own")
@@ -39,12 +44,13 @@ def write(made: Translation, values: dict[Path, Any], groups: dict[str, dict[str
             made.lack("judge or teacher", f"workflow {name}, and no model of explorer.auxiliary_models")
 
 
-def _of_training(values: dict[Path, Any], of_sets: list[Path]) -> dict[str, Any]:
-    """Returns by key what holds for the tasks to train on, a set's own before its section's; with no such set, all."""
-    is_bench = of_sets and all("eval_tasksets" in of_set for of_set in of_sets)
-    return {path[-1]: values[path] for path in sorted(values, key=len)
-            if "explorer_input" in path and values[path] is not None
-            and (is_bench or not {"eval_tasksets", "default_eval_workflow_type"}.intersection(path))}
+def of_training(values: dict[Path, Any], of_sets: list[Path]) -> list[dict[str, Any]]:
+    """Returns by key what holds for each set to train on, its own before its section's; with no such set, for all."""
+    section = REWARD[:-1]
+    sets = [one for one in of_sets if "eval_tasksets" not in one]
+    own = (*section, *(["default_eval_workflow_type"] if sets or not of_sets else []))  # an evaluation's
+    return [{path[-1]: values[path] for path in sorted(values, key=len) if values[path] is not None and path != own
+             and (path[:-1] == section or path[:len(one)] == one)} for one in sets or of_sets or [section]]
 
 
 def _withdraw(made: Translation, path: Path, given: dict[str, Any]) -> None:
