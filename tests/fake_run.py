@@ -89,7 +89,8 @@ class FakeRun:
     def _step(self, directory: Path, step: int, **columns) -> None:
         plain = {"stage": directory.name, "step": step, "grad_norm": 0.5 + self.random.random(), "lr": 4e-4,
                  "trained_rows": 8, "trained_tokens": 9000, "train_seconds": 0.3 + 0.05 * self.random.random(),
-                 "train_other_seconds": 0.02, "train_wait_seconds": 0.05, "seconds": 0.45}
+                 "train_other_seconds": 0.02, "train_wait_seconds": 0.05, "seconds": 0.45,
+                 "start": {"trainer: imports": 9.0} if step == 1 else None}
         tables.write(tables.step_file(directory, "steps", step), records.Step, [row(records.Step, **plain, **columns)])
 
     def _rollouts(self, directory: Path, step: int, solved: float) -> None:

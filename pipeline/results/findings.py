@@ -30,7 +30,7 @@ def records(session, question: str, values: Sequence = ()) -> list[dict]:
 
 def step_columns(session, stage: str) -> dict[str, np.ndarray]:
     """Returns the columns of a stage's steps in order, as floats; null is NaN. preferred, margin: of pairs alone."""
-    columns = ("* EXCLUDE (run, stage, statistics, packing), statistics['accuracy'] AS preferred, "  # of pairs
+    columns = ("* EXCLUDE (run, stage, statistics, packing, start), statistics['accuracy'] AS preferred, "  # of pairs
                "statistics['chosen_reward'] - statistics['rejected_reward'] AS margin")
     done = session.execute(f"SELECT {columns} FROM steps WHERE {OF_STAGE} ORDER BY step", [stage])
     table = np.array(done.fetchall(), dtype=float).reshape(-1, len(done.description))
