@@ -27,6 +27,7 @@ from ouroboros.pipeline.settings.algorithm import Algorithm as Section
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store import checkpoints, files, hashes, records, tables
 from ouroboros.pipeline.store.errors import OuroError
+from ouroboros.pipeline.store.pictures import has_pictures
 from ouroboros.stages.learner.actor import Actor, Result
 from ouroboros.stages.learner.batches.recorded import Recorded
 from ouroboros.stages.learner.batches.rollouts import Rollouts
@@ -76,7 +77,8 @@ class Replay:
         every = [self.original, *self.alternatives.values()]
         refers = any("ref_logprobs" in self._made(algorithm).estimates for algorithm in every)
         config = context.config
-        resolve(config, model)
+        tasks = context.inputs.get("tasks")
+        resolve(config, model, tasks is not None and has_pictures(tasks))
         self.actor = Actor(model, config, single_process(), config.model.temperature, refers, GradientEngine)
         if request["weights"]:
             _require_intact(Path(request["weights"]))

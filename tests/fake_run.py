@@ -91,7 +91,7 @@ class FakeRun:
                  "trained_rows": 8, "trained_tokens": 9000, "train_seconds": 0.3 + 0.05 * self.random.random(),
                  "train_other_seconds": 0.02, "train_wait_seconds": 0.05, "seconds": 0.45,
                  "start": {"trainer: imports": 9.0} if step == 1 else None}
-        tables.write(tables.step_file(directory, "steps", step), records.Step, [row(records.Step, **plain, **columns)])
+        tables.write(tables.step_file(directory, "steps", step), records.Step, [row(records.Step, **plain | columns)])
 
     def _rollouts(self, directory: Path, step: int, solved: float) -> None:
         made, trained = [], []

@@ -9,7 +9,7 @@ from ouroboros.pipeline.store import files, records, tables
 
 # ends of names. The probe is scored whenever weights are loaded, once more by a resumed explorer, and its tokens are
 # those of the last batch, which a resumed trainer does not have.
-MEASURED = ("seconds", "memory_gib", "load", "probe_max_difference")
+MEASURED = ("seconds", "memory_gib", "load", "start", "probe_max_difference")
 MAKERS = ("stage", "model", "config_hash", "commit")
 EVALUATED = ("samples", "scores")
 
