@@ -32,7 +32,7 @@ def parser(doc: str) -> argparse.ArgumentParser:
 
 
 def stage_parser(doc: str, steps: int) -> argparse.ArgumentParser:
-    """The arguments of a benchmark that runs a stage of so many steps."""
+    """The arguments of a benchmark that runs one stage. steps: of the stage, by default."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--root", type=Path, required=True, help="an empty directory for the store")
     made.add_argument("--steps", type=int, default=steps)

@@ -128,7 +128,7 @@ def _of_speaker(turn: Turn) -> Turn:
         key == "weight" and one == (role == "assistant"))}  # as turns are trained anyway
     if speaker != "function_call":
         return {"role": role, "content": value, **rest}
-    calls = _parsed(value, f"a function_call that is no JSON: {value[:60]!r}") if isinstance(value, str) else value
+    calls = _parsed(value, f"a function_call of invalid JSON: {value[:60]!r}") if isinstance(value, str) else value
     return {"role": role, "content": None, **rest, "tool_calls": [calls] if isinstance(calls, dict) else calls}
 
 

@@ -77,8 +77,7 @@ class Replay:
         every = [self.original, *self.alternatives.values()]
         refers = any("ref_logprobs" in self._made(algorithm).estimates for algorithm in every)
         config = context.config
-        tasks = context.inputs.get("tasks")
-        resolve(config, model, tasks is not None and has_pictures(tasks))
+        resolve(config, model, has_pictures(context.inputs.get("tasks")))
         self.actor = Actor(model, config, single_process(), config.model.temperature, refers, GradientEngine)
         if request["weights"]:
             _require_intact(Path(request["weights"]))

@@ -85,7 +85,7 @@ class Explorer:
         self.syncs = syncs_of(context.directory, schedule, config)
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
-        shown = map(has_pictures, filter(None, (context.inputs["tasks"], context.inputs.get(HELD))))
+        shown = map(has_pictures, (context.inputs["tasks"], context.inputs.get(HELD)))
         config = seeing(config, model, any(shown))
         self.engine = open_engine(model, config, end_tokens(self.tokenizer, model), self.colocated, context.directory,
                                   adapter, self._await_trainer)

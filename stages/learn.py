@@ -76,7 +76,8 @@ class Trainer:
         self.algorithm = Algorithm.of(config, saved.get("state", saved.get("kl_coef")))  # its name until 2026-11
         self.objective = Objective(config, self.algorithm)
         self.source = self._source()
-        if "tasks" in context.inputs and has_pictures(context.inputs["tasks"]):
+        self.images = has_pictures(context.inputs.get("tasks"))
+        if self.images:
             _refuse_images(config, {*self.algorithm.estimates}, context.inputs)
         self.process = Process.start(config.seed, context.directory / RENDEZVOUS,
                                      config.trainer.ulysses_sequence_parallel_size)
@@ -114,9 +115,8 @@ class Trainer:
     def _proved(self, saved: dict[str, Any], refers: bool) -> Actor:
         """The policy or reward model, its rows proved. refers: the initial policy is asked for its log-probs."""
         config, process, former = self.context.config, self.process, saved.get("packing")
-        tasks = self.context.inputs.get("tasks")
         for resolve in (recompute.resolve, device_sharing.resolve):
-            self._log(resolve(config, self.model, tasks is not None and has_pictures(tasks)))
+            self._log(resolve(config, self.model, self.images))
         config.trainer.overlap = not _any(process, not config.trainer.overlap)
         if isinstance(self.source, RewardPairs):
             actor = Scorer(self.model, config, process, self.source.padding)

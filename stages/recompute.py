@@ -1,11 +1,10 @@
 """Resolves `trainer.enable_gradient_checkpointing=auto` on the GPU where a stage runs."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from ouroboros.pipeline.check.memory import GIB, USABLE, beside, training
+from ouroboros.pipeline.check.memory import GIB, USABLE, beside, training, with_tower
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.stages.learner.engine import policy
@@ -42,8 +41,5 @@ def needed(config: Config, model: Path, images: bool) -> float:
     asked = Config.partial({"trainer": trainer, "model": config.model, "algorithm": {
         "advantage_fn": at(config, "algorithm.advantage_fn"), "optimizer": config.algorithm.optimizer}})
     size = measure(build(str(model), config.model.trust_remote_code), next(iter(config.model.lora_configs), None))
-    if not trainer.freeze_vision_tower:
-        size = replace(size, trained=size.parameters)
-    if not images:
-        size = replace(size, tower=None)
+    size = with_tower(size, not trainer.freeze_vision_tower, images)
     return training(size, asked, policy.resolve_dtype(config.model.dtype, "cuda").itemsize).peak

@@ -18,6 +18,7 @@ from ouroboros.pipeline.check.memory import (
     recomputes,
     rollout,
     training,
+    with_tower,
 )
 from ouroboros.pipeline.check.model_size import Size, Sizes, named
 from ouroboros.pipeline.check.workload import Disk, disk, workload
@@ -53,10 +54,8 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
     found = {"problems": [count_problem(config, gpus)], "warnings": [], "facts": facts}
     if size is None:
         return found, None
-    if config.kind.trains and not config.trainer.freeze_vision_tower:
-        size = replace(size, trained=size.parameters)
-    if size.tower and not _shows_images(config):
-        size = replace(size, tower=None)
+    if size.tower:
+        size = with_tower(size, config.kind.trains and not config.trainer.freeze_vision_tower, _shows_images(config))
     element, taught = element_bytes(config, gpus), sizes.of(teacher) if teacher and gpus.any else None
     own = config.own_teacher if taught else None
     copied = taught if own is None and config.model.teacher_url is None else None
@@ -172,7 +171,7 @@ def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
     most = math.floor(100 * (at(config, share) - excess / (gpus.gib * GIB))) / 100
     fits = most > 0 and not engine_problem(size, config.but(share, most), gpus)
     lower = f"Set {share}={most:g}" if fits else "Lower trainer.max_token_len_per_gpu"
-    return Problem("trainer.overlap", f"needs about {trainer / GIB:.1f} GiB for the trainer beside "
+    return Problem("trainer.overlap", f"needs about {trainer / GIB:.1f} GiB for the trainer and "
                    f"{answering / GIB:.1f} for engines{of_judges}, {excess / GIB:.1f} more than {USABLE:.0%} of "
                    f"{gpus.gib:g}.", f"{lower}, or set trainer.overlap=auto.", found=True)
 

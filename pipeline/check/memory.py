@@ -116,6 +116,12 @@ def _kept(parameters: int, trained: int, settings: Trainer, state: float, elemen
     return weights, optimizer, element * (BUCKET + (0 if offload else own))
 
 
+def with_tower(size: Size, is_trained: bool, images: bool) -> Size:
+    """Returns the size of a model in a stage. is_trained: the tower too; images: whether the stage shows it some."""
+    size = replace(size, trained=size.parameters) if is_trained else size
+    return size if images else replace(size, tower=None)
+
+
 def activations(size: Size, config: Config, element: int) -> float:
     """Returns the peak bytes of the backward pass above the states: output head or last layer.
 

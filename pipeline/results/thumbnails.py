@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -12,14 +12,14 @@ from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.pictures import Picture, has_pictures, named, pixels
 
 
-def thumbnails(hashes: Sequence[str], stages: Iterable[Path], edge: int) -> list[dict[str, Any]]:
+def thumbnails(hashes: Sequence[str], stages: Sequence[Path], edge: int) -> list[dict[str, Any]]:
     """Returns `number` from 1, `src` (a data URI), `width` and `height` in pixels as models see it, and `hash` of each
     image that one of the stages has. edge: the most pixels of `src` in a row or a column."""
-    places, made = [stage for stage in stages if has_pictures(stage)], []
+    made = []
     for number, name in enumerate(hashes, 1):
-        for picture in (named([name], place)[0] for place in places):
+        for stage in filter(has_pictures, stages):
             with suppress(DataError):
-                made.append({"number": number, "hash": name, **_small(picture, edge)})
+                made.append({"number": number, "hash": name, **_small(*named([name], stage), edge)})
                 break
     return made
 

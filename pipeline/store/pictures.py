@@ -45,9 +45,9 @@ def pictures_of(task, directory: Path) -> tuple[Picture, ...]:
     return named(task.pictures, directory)
 
 
-def has_pictures(directory: Path) -> bool:
-    """Whether tasks of a stage `curate` may have images."""
-    return (Path(directory) / tables.LOCATIONS["pictures"]).exists()
+def has_pictures(directory: Path | None) -> bool:
+    """Whether tasks of a stage `curate` may have images. None: there are no tasks."""
+    return directory is not None and (Path(directory) / tables.LOCATIONS["pictures"]).exists()
 
 
 def link(source: Path, stage: Path) -> None:

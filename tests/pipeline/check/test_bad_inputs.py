@@ -61,7 +61,7 @@ def test_the_good_one_has_no_problem(checked):
     assert (code, "no problem found" in words) == (0, True)
 
 
-READ = [  # what is told of a value that cannot be read
+READ = [  # what is reported of an invalid value
     ("seed=1e23", "seed: needed a number below 2^63, found one of 24 digits"),
     ("seed=-9223372036854775809", "seed: needed a number below 2^63"), ("seed=.5", "needed a whole number"),
     ("seed=nan", "seed=nan"), ("seed=inf", "seed=inf"),
