@@ -32,18 +32,19 @@ class DeviceMemory:
         self._thread.join()
 
 
-def estimate(config: Config, model: str | Path) -> float:
+def estimate(config: Config, model: str | Path, images: bool = False) -> float:
     """What `ouro config check` counts for the fullest GPU of a stage of bfloat16 weights, in GiB."""
     import torch
 
-    from ouroboros.pipeline.check.memory import GIB, beside, engines, training
+    from ouroboros.pipeline.check.memory import GIB, beside, engines, training, with_tower
     from ouroboros.stages import recompute
     from ouroboros.stages.model_size import build, measure
 
-    recompute.resolve(config, Path(model), False)
+    recompute.resolve(config, Path(model), images)
     if not config.kind.engine:
-        return recompute.needed(config, Path(model), False) / GIB
+        return recompute.needed(config, Path(model), images) / GIB
     size = measure(build(str(model)), next(iter(config.model.lora_configs), None))
+    size = with_tower(size, False, images)
     total = torch.cuda.get_device_properties(0).total_memory
     trainer, answering = training(size, config, 2), engines(config, total)
     if config.mode == "both":
