@@ -236,8 +236,8 @@ def _stage(report: Report, recipe: Recipe, name: str, config: Config, gpus: Gpus
     if planned and made is not None:
         size = sizes and sizes.of(start)
         found = times.expected(planned, config, size and size.parameters, report.plan.stages)
-        facts += (said := times.described(config, found))
-        report.expected += [(planned, words, found) for _, words in said]
+        facts += (said := times.described(planned, config, found))
+        report.expected += [(planned, words, found) for _, words in said[:1]]
     report.facts.append((name, facts))
     judged = Report("") if made is None else report  # a complete stage has no problems
     fitting, taken = fit.of_stage(config, gpus, start, teacher, sizes)

@@ -84,20 +84,48 @@ def _base(inputs: dict[str, str], planned: dict[str, dict[str, str]]) -> str | N
     return _base(planned[model] if model in planned else files.read_json(spec)["inputs"], planned) or Path(model).name
 
 
-def described(config: Config, found: Expected | None) -> list[tuple[str, str]]:
-    """Describes the tokens and the time of a training stage, as (word, sentence). found: of `expected`."""
+def described(stage: Stage, config: Config, found: Expected | None) -> list[tuple[str, str]]:
+    """Describes the tokens and the time of a training stage, then a better division of its GPUs, as (word, sentence).
+    found: of `expected`."""
     work = workload(config)
     if not (config.kind.trains and work.trainer_steps):
         return []
     if found and found.source:
         return [("time", f"about {duration(found.seconds)} for about {thousands(found.tokens)} trained tokens, at the "
-                         f"pace of {found.source}; starting and evaluating come on top")]
+                         f"pace of {found.source}; starting and evaluating come on top"),
+                *_division(stage, config, found.source)]
     tokens = f"at most {thousands(work.trainer_steps * work.trained * work.longest)} trained tokens"
     if found:
         return [("time", f"roughly {duration(found.seconds)} for {tokens}, by the operations that a token takes: no "
                          "stage of this kind has run here with this model (--probe measures it); starting and "
                          "evaluating come on top")]
     return [("time", f"not known: no stage of this kind has run here with this model; {tokens}")]
+
+
+def _division(stage: Stage, config: Config, source: str) -> list[tuple[str, str]]:
+    """Describes how `mode=both` would divide the same GPUs between trainer and engines for a step that is a tenth
+    shorter or more, as (word, sentence); both are taken to be as fast on each GPU as in the earlier stage."""
+    engine = config.explorer.rollout_model
+    if config.mode != "both" or not stage.gpus:
+        return []
+    places = (Path(one, "store", source) for one in (stage.root, probed(stage.root)))
+    place = next(one for one in places if one.is_dir())
+    was = files.read_json(place / "stage.json")["config"]
+    steps = tables.read_steps(place, "steps", [one for one in tables.steps_present(place, "steps") if one > 1][-LAST:])
+    trains = sum(one.train_seconds for one in steps) * was["trainer"]["ranks"]
+    engines = was["explorer"]["rollout_model"]
+    answers = sum(one.rollout_seconds or 0.0 for one in steps) * engines["engine_num"] * engines["tensor_parallel_size"]
+    each, split = engine.tensor_parallel_size, config.trainer.ulysses_sequence_parallel_size
+    count = config.trainer.ranks + engine.engine_num * each
+
+    def longer(ranks: int, engines: int) -> float:
+        return max(trains / ranks, answers / (engines * each))
+
+    tried = [(ranks, (count - ranks) // each) for ranks in range(split, count - each + 1, split)]
+    best = min(tried, key=lambda one: longer(*one))
+    share = longer(*best) / (longer(config.trainer.ranks, engine.engine_num) or 1.0)
+    return [("GPUs", f"trainer.ranks={best[0]} explorer.rollout_model.engine_num={best[1]} would take about "
+                     f"{share:.0%} of the time, by what a GPU did in {source}")] if 0 < share <= 0.9 else []
 
 
 def compared(before: Iterable[tuple[Stage, str, Expected | None]]) -> Iterator[str]:

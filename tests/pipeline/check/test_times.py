@@ -23,7 +23,7 @@ def planned(tmp_path):
     """A stage rft of a run whose earlier one, in the same store, has 4 steps of 8 rows, 9,000 tokens and 0.45 s."""
     made = FakeRun(tmp_path).whole()
     inputs = next(one["inputs"] for one in made.stages if one["name"] == "rft")
-    return SimpleNamespace(name="rft", kind="rft", root=str(tmp_path), inputs=inputs,
+    return SimpleNamespace(name="rft", kind="rft", root=str(tmp_path), inputs=inputs, gpus=0,
                            directory=tmp_path / "store/rft-1")
 
 
@@ -33,7 +33,7 @@ def test_a_row_takes_what_it_took_before(planned):
     found = times.expected(planned, config)
     assert (found.seconds, found.tokens) == (pytest.approx(1440.0), pytest.approx(28_800_000))
     assert found.source.startswith("rft-")
-    assert len(times.described(config, found)) == len(times.described(config, None)) == 1
+    assert len(times.described(planned, config, found)) == len(times.described(planned, config, None)) == 1
 
 
 @pytest.mark.parametrize("other", [{"kind": "offline"}, {"inputs": {"model": "/another/model"}}])
@@ -71,7 +71,7 @@ def test_where_nothing_has_run_a_table_tells_it(planned, monkeypatch):
     second, and 2,000 of sampling at 1e10: 5e-7 s, half of it on two threads; a step takes 1 s besides."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     config = stage("rft", buffer__total_steps=50)
-    other = SimpleNamespace(**vars(planned) | {"kind": "offline", "gpus": 0})
+    other = SimpleNamespace(**vars(planned) | {"kind": "offline"})
     found = times.expected(other, config, 1000)
     assert found.tokens == 50 * 512 * config.model.longest
     assert found.seconds == pytest.approx(found.tokens * 2.5e-7 + 50)
@@ -88,3 +88,40 @@ def test_what_it_took_is_compared(planned):
     tables.symlink_to(next(Path(planned.root, "store").glob("rft-*/steps")))
     (line,) = times.compared([(planned, "", found), (planned, "", None)])
     wording(line, "1.8 s", "3:36:00", "1:30")
+
+
+@pytest.fixture
+def measured(planned):
+    """The same with 3 s of training on one GPU and 3 s of rollout on one engine in each step."""
+    made = FakeRun(Path(planned.root)).whole()
+    directory = next(Path(one["directory"]) for one in made.stages if one["name"] == "rft")
+    for step in range(1, 5):
+        made._step(directory, step, train_seconds=3.0, rollout_seconds=3.0)
+    spec = files.read_json(directory / "stage.json")
+    files.write_json(directory / "stage.json", spec | {"config": {
+        "trainer": {"ranks": 1}, "explorer": {"rollout_model": {"engine_num": 1, "tensor_parallel_size": 1}}}})
+    return SimpleNamespace(**vars(planned) | {"gpus": 4})
+
+
+@pytest.mark.parametrize(("ranks", "engines", "each", "split", "proposed"), [
+    (1, 3, 1, 1, ("=2 ", "=2 ", "50%")),  # 3 s, engines 1 s; two and two take 1.5 s
+    (2, 2, 1, 1, None), (1, 1, 1, 1, None),
+    (2, 2, 2, 1, None),  # 1.5 s and 0.75; four ranks and one engine 1.5 s as well
+    (6, 1, 2, 1, ("=4 ", "=2 ", "50%")),  # engines 1.5 s; 0.75 s each
+    (6, 2, 1, 3, ("=3 ", "=5 ", "67%"))])  # engines 1.5 s; 1 s and 0.6
+def test_gpus_are_divided_by_what_both_took(measured, ranks, engines, each, split, proposed):
+    config = stage("rft", mode="both", buffer__total_steps=50, trainer__ranks=ranks,
+                   trainer__ulysses_sequence_parallel_size=split, explorer__rollout_model__engine_num=engines,
+                   explorer__rollout_model__tensor_parallel_size=each)
+    _, *found = times.described(measured, config, times.expected(measured, config))
+    assert len(found) == (proposed is not None)
+    assert all(part in found[0][1] for part in proposed or ())
+
+
+def test_gpus_are_not_divided_by_a_table_or_in_turns(measured):
+    config = stage("rft", mode="both", buffer__total_steps=50, explorer__rollout_model__engine_num=3)
+    found = times.expected(measured, config)
+    in_turns = stage("rft", mode="colocate", buffer__total_steps=50)
+    assert [len(times.described(*one)) for one in (
+        (measured, config, found), (measured, config, found._replace(source=None)),
+        (SimpleNamespace(**vars(measured) | {"gpus": 0}), config, found), (measured, in_turns, found))] == [2, 1, 1, 1]
