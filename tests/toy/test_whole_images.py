@@ -65,12 +65,14 @@ def test_images_of_agents_are_stored_trained_on_and_the_same_after_a_kill(tmp_pa
     tasks = {row["task_id"]: row["pictures"] for row in table(Path(stage_of(plan, "curate").directory), "tasks")}
     drawn = {row["hash"] for row in table(rft, "shown")}
     rows = table(rft, "experience")
-    for row in rows:
+    whole_rows = [row for row in rows if len(row["pictures"]) > 2]  # others end with a sampled token of an image
+    assert len({row["slot"] for row in rows if row["step"] == 1}) == 16
+    for row in whole_rows:
         first, second, new, again, last = row["pictures"]
         assert [first, second, again, new] == [*tasks[row["task_id"]], first, last]
         assert new in drawn
-        assert row["prompt"] == "<image>+<image>:"
-    assert drawn == {row["pictures"][2] for row in rows}
+        assert row["prompt"].startswith("<image>+<image>:")
+    assert drawn == {row["pictures"][2] for row in whole_rows}
     assert all(row["kl"] < 1e-8 and row["mismatch_max"] < 1e-4 for row in table(rft, "steps"))
 
     other.freeze()
