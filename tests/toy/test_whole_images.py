@@ -55,7 +55,7 @@ def test_images_of_agents_are_stored_trained_on_and_the_same_after_a_kill(tmp_pa
     """The agent's tool answers its first reply with an image that it draws, twice around the first of the task's two.
     Killed once the images of step 2 are written and its rows are not: its attempts are replayed."""
     more = ("buffer.explorer_input.default_workflow_type=tests.clients:draws", "model.max_prompt_tokens=64",
-            "trainer.share_prompts=true")
+            "trainer.share_prompts=true", "explorer.runner_concurrency=1")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     done = subprocess.run([sys.executable, "-m", "ouroboros", "run", f"checkpoint_root_dir={whole}", *SMALL, *more,
                            "--", "rft"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
