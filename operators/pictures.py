@@ -1,13 +1,12 @@
 """Where a record has images: in parts of its messages, or in a column whose images stand for marks in its texts."""
 
-import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ouroboros.operators.turns import MARK, Turn, Unusable, is_empty
 from ouroboros.pipeline.store.named_images import ENDINGS, is_image_name, read_image
-from ouroboros.pipeline.store.pictures import Broken
+from ouroboros.pipeline.store.pictures import Broken, of_text
 
 
 def placed(turns: list[Turn], given: Any) -> list[Turn]:
@@ -64,11 +63,7 @@ def stored(source: Any, keep: Callable[[bytes], str], directory: Path) -> str:
 def _data(source: Any, directory: Path) -> bytes:
     if is_image_name(source):
         return read_image(source, directory)
-    head, _, text = source.rpartition(",") if isinstance(source, str) else ("", "", "?")
-    try:
-        if head and not (head.startswith("data:image/") and head.endswith(";base64")):
-            raise ValueError
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise Unusable(f"an image from {str(source)[:60]!r}; needed its bytes, base64, data:image/png;base64,… or the "
-                       f"name of a file that ends in {', '.join(ENDINGS)}: addresses are not read") from None
+    if isinstance(source, str) and (data := of_text(source)) is not None:
+        return data
+    raise Unusable(f"an image from {str(source)[:60]!r}; needed its bytes, base64, data:image/png;base64,… or the name "
+                   f"of a file that ends in {', '.join(ENDINGS)}: addresses are not read")

@@ -20,8 +20,9 @@ from ouroboros.pipeline.job.schedule import Schedule, reaches, rft_schedule, rol
 from ouroboros.pipeline.job.syncs import syncs_of
 from ouroboros.pipeline.job.tasksets import HELD, read_train
 from ouroboros.pipeline.job.waiting import wait_for
+from ouroboros.pipeline.settings.images import refusal
 from ouroboros.pipeline.store import checkpoints, files, records, routings, tables, versions
-from ouroboros.pipeline.store.pictures import has_pictures
+from ouroboros.pipeline.store.pictures import Kept, has_pictures
 from ouroboros.stages.curation import curation_of
 from ouroboros.stages.explorer.children import run_child
 from ouroboros.stages.explorer.groups import Groups
@@ -31,13 +32,14 @@ from ouroboros.stages.explorer.watch import Watch
 from ouroboros.stages.explorer.watched_rewards import WatchedRewards
 from ouroboros.stages.explorer.weights import NextWeights, Weights
 from ouroboros.workflows.attempts.recording import STEP, Journal, forget_before, journal_file
-from ouroboros.workflows.engines.open import limited, open_engine, seeing
+from ouroboros.workflows.engines.open import limited, open_engine, seeing, unshown
 from ouroboros.workflows.evaluation import Subject, evaluate, read_sets
 from ouroboros.workflows.protocol.engine import STOP_TEXT, Engine
 from ouroboros.workflows.protocol.hugging_face import import_light
 from ouroboros.workflows.protocol.outcomes import Call, Outcome, check_failures
 from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer, prompt_hash
 from ouroboros.workflows.protocol.roles import NOT_PLAYED, reward_of
+from ouroboros.workflows.protocol.sight import sight_of
 from ouroboros.workflows.protocol.trajectory import Trajectory
 from ouroboros.workflows.rewards import Rewards
 
@@ -86,7 +88,10 @@ class Explorer:
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
         shown = map(has_pictures, (context.inputs["tasks"], context.inputs.get(HELD)))
-        config = seeing(config, model, any(shown))
+        context.config = config = seeing(config, model, any(shown))
+        self.unshown = unshown(config, model) or (None if config.mode == "explore" else refusal(
+            config, config.algorithm.has_critic, context.inputs))
+        self.shown = set[str]()  # images of agents in rows of a step
         self.engine = open_engine(model, config, end_tokens(self.tokenizer, model), self.colocated, context.directory,
                                   adapter, self._await_trainer)
         self.in_turns = self.colocated and not files.read_json(context.directory / TOTAL)["overlap"]
@@ -118,19 +123,21 @@ class Explorer:
         journal = Journal(journal_file(self.context.directory, STEP, step), {
             "stage": self.context.id, "step": step, "weights": self.weights.hash}, self.context.log.warning)
         newer = NextWeights(self.weights, self.syncs, step, journal) if self.continues else None
+        self.prompts.kept = Kept(self.context.directory / f".shown-{step}", self.unshown)
         filled = self.groups.of_step(step, journal, newer)
         self.groups.rollout_seconds -= self.weights.ahead_seconds
         with self.prompts.rewards.judged_by(self.engine, self.tokenizer):
             self.watched = self.watch.scores(filled, partial(self._attempt, step))
         if self.in_turns and self.schedule.last_with_same_weights(step) == step:
             self.weights.sleep()  # before the files appear: they signal to the trainer that the device is free
-        self.routings = {}
+        self.routings, self.shown = {}, set()
         rows, calls, tool_calls = self._rows(step, filled)
         other_seconds = time.perf_counter() - begin - self.groups.rollout_seconds - self.weights.ahead_seconds
         rollout = self._record(step, filled, rows, other_seconds, evaluate_seconds)
         self.started = {}
         chosen = self.groups.selections.rows(step, filled.every, self.context.id)
-        self.writer.start(self._write, step, rows, calls, tool_calls, chosen, rollout, journal, self.routings)
+        shown = partial(self.prompts.kept.write, self.context.directory, step, self.shown)
+        self.writer.start(self._write, step, rows, calls, tool_calls, chosen, rollout, journal, self.routings, shown)
         return rollout
 
     def _await_trainer(self) -> None:
@@ -180,7 +187,7 @@ class Explorer:
 
     def _write(self, step: int, rows: list[records.Experience], calls: list[records.Call],
                tool_calls: list[records.ToolCall], chosen: list[records.Selection], rollout: records.Rollout,
-               journal: Journal, routed: dict[str, np.ndarray]) -> None:
+               journal: Journal, routed: dict[str, np.ndarray], shown: partial) -> None:
         """Writes a step's files, `rollouts` last: readers take it as the sign that the others are complete."""
         directory = self.context.directory
         self.weights.flusher.finish()
@@ -188,6 +195,7 @@ class Explorer:
             tables.write(tables.step_file(directory, "calls", step), records.Call, calls)
         if tool_calls:
             tables.write(tables.step_file(directory, "tool_calls", step), records.ToolCall, tool_calls)
+        shown()
         routings.write(directory, step, routed)
         tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
         attempts = list({row.slot: row for row in rows}.values())  # an attempt counts once, however many turns it had
@@ -208,7 +216,11 @@ class Explorer:
         sampling = self.groups.sampling_of(task, greedy)
         attempt = self._attempt(step, group, run)
         prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have built its own prompt
-        own = prompt != self.prompts.tokens[task]
+        own, pictures, collapsed = prompt != self.prompts.tokens[task], self.prompts.pictures[task], prompt
+        if done and done.pictures is not None:
+            pictures, shown = done.pictures, {*done.pictures} - {*pictures}
+            self.shown |= {one.hash for one in shown}
+            collapsed = sight_of(self.tokenizer.name_or_path).collapsed(prompt, pictures) if pictures else prompt
         version = self._oldest(done and done.versions)
         name = attempt if turn is None else f"{attempt}/{turn}"
         role = done.role if done else None
@@ -221,7 +233,7 @@ class Explorer:
             group_id=f"{step}/{group.name}", run_index=run, resample_round=group.round, turn=turn or 0,
             state_hash=files.hash_text(done.state) if done and done.state is not None else None,
             step_reward=done.reward if done else None,
-            prompt=self.tokenizer.decode(prompt) if own else self.prompts.texts[task], response=response,
+            prompt=self.tokenizer.decode(collapsed) if own else self.prompts.texts[task], response=response,
             prompt_tokens=prompt,
             response_tokens=done.response_tokens if done else [], rollout_logprobs=done.logprobs if done else [],
             action_mask=done.action_mask if done else [], reward=reward,
@@ -237,7 +249,8 @@ class Explorer:
             weights_versions=done.versions if done else None, min_p=sampling.min_p,
             kept_tokens=done.kept.lists() if done and done.kept else None,
             token_rewards=outcome.token_rewards if done is outcome.trajectory else None,
-            watch_reward=self.watched.get(attempt), pictures=self.prompts.tasks[task].pictures, role=role,
+            watch_reward=self.watched.get(attempt), role=role,
+            pictures=[one.hash for one in pictures] or None,
         )
 
     def _oldest(self, sampled: list[int | None] | None) -> int:

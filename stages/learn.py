@@ -21,6 +21,7 @@ from ouroboros.pipeline.job.ending import OUT_OF_TIME, Stopped
 from ouroboros.pipeline.job.load import Watch, process_start
 from ouroboros.pipeline.job.opening import opening
 from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.settings.images import refusal
 from ouroboros.pipeline.settings.rates import is_kept
 from ouroboros.pipeline.store import checkpoints, files, records, tables
 from ouroboros.pipeline.store.errors import ModelError, StageError
@@ -77,8 +78,8 @@ class Trainer:
         self.objective = Objective(config, self.algorithm)
         self.source = self._source()
         self.images = has_pictures(context.inputs.get("tasks"))
-        if self.images:
-            _refuse_images(config, {*self.algorithm.estimates}, context.inputs)
+        if self.images and (reason := refusal(config, "values" in self.algorithm.estimates, context.inputs)):
+            raise ModelError(reason)
         self.process = Process.start(config.seed, context.directory / RENDEZVOUS,
                                      config.trainer.ulysses_sequence_parallel_size)
         self.load = Watch() if self.process.rank == 0 else None
@@ -337,15 +338,6 @@ class Trainer:
 def _any(process: Process, holds: bool) -> bool:
     """Whether it holds on any rank. Collective."""
     return holds if process.ranks == 1 else bool(process.all_reduce(torch.tensor(int(holds), device=process.device)))
-
-
-def _refuse_images(config, estimates: set[str], inputs: dict[str, Path]) -> None:
-    """Raises ModelError for what is not there yet for rows with images."""
-    lacking = {"trainer.zero_stage=3": config.trainer.zero_stage == 3,
-               "trainer.ulysses_sequence_parallel_size": config.trainer.ulysses_sequence_parallel_size > 1,
-               "a critic (algorithm.advantage_fn)": "values" in estimates, "a teacher": "teacher" in inputs}
-    if found := [what for what, asked in lacking.items() if asked]:
-        raise ModelError(f"tasks have images, and {found[0]} is for rows of text alone. Leave out one of the two.")
 
 
 def learn(context: Context) -> None:

@@ -18,7 +18,7 @@ from ouroboros.pipeline.store import hashes, records, tables
 from ouroboros.pipeline.store.digests import resolve
 from ouroboros.pipeline.store.errors import DataError
 
-BESIDE = ("calls", "tool_calls", "feedback", "curated")  # tables that not every step, or directory, has
+BESIDE = ("shown", "calls", "tool_calls", "feedback", "curated")  # tables that not every step, or directory, has
 TABLES = ("experience", "rollouts")  # the last one marks complete steps
 
 

@@ -64,7 +64,8 @@ def score_models(context: Context, name: str, steps: list[int], model_of: Opened
                 rewards = WatchedRewards(context.config, context.activity, context.directory)
                 sets = read_sets(context, tokenizer, rewards)
                 passes[1] = len(DECODINGS) * len(sets) * len(steps)
-                config = seeing(context.config, model, has_pictures(context.inputs.get(HELD, context.inputs["tasks"])))
+                shown = has_pictures(context.inputs.get(HELD, context.inputs["tasks"]))
+                context.config = config = seeing(context.config, model, shown)
                 with opening():
                     engine = open_engine(model, config, end_tokens(tokenizer, model), logs=context.directory)
                 advance()

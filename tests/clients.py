@@ -1,6 +1,7 @@
 """Agents that speak to OpenAI or Anthropic by the real clients, for tests: their processes import them from here."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import time
@@ -11,6 +12,8 @@ import openai
 import pytest
 from anthropic import Anthropic
 from openai import AsyncOpenAI, OpenAI
+
+from tests.pictures import png
 
 
 def client(endpoint):
@@ -259,3 +262,40 @@ def goes_on_after_a_forced_call(task, endpoint):
     said = ask.create(model=endpoint.model, messages=messages, tools=TOOLS, tool_choice=one).choices[0].message
     messages += [said, {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "green"}]
     ask.create(model=endpoint.model, messages=messages, tools=TOOLS, tool_choice="none", max_tokens=5)
+
+
+def asks(task, endpoint, content):
+    """One message; its answer is the reply."""
+    return client(endpoint).chat.completions.create(
+        model=endpoint.model, messages=[{"role": "user", "content": content}]).choices[0].message.content
+
+
+def looks(task, endpoint, images):
+    """The task, and after each reply the result of a tool: a text and these images; None is the task's first."""
+    messages = list(task.messages)
+    own = messages[-1]["content"][0]
+    for turn in range(len(images) + 1):
+        said = client(endpoint).chat.completions.create(model=endpoint.model, messages=messages).choices[0].message
+        messages += [said, {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "so"}, *(
+            {"type": "image_url", "image_url": {"url": one}} if one else own for one in images[turn])]}] if (
+                turn < len(images)) else []
+    return said.content
+
+
+def compares(task, endpoint, one, other):
+    """The same question about two images, each alone."""
+    for image in (one, other):
+        asks(task, endpoint, [{"type": "image_url", "image_url": {"url": image}}])
+    return "same"
+
+
+def draws(task, endpoint):
+    """The answer to a task with images after a look at one that a tool draws of the first reply."""
+    messages = list(task.messages)
+    own = messages[-1]["content"][0]
+    said = client(endpoint).chat.completions.create(model=endpoint.model, messages=messages).choices[0].message
+    data = base64.b64encode(png(13, 9, sum(map(ord, said.content)))).decode()
+    new = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    messages += [said, {"role": "tool", "tool_call_id": "a", "content": [new, own, {"type": "text", "text": "!"}, new]}]
+    return client(endpoint).chat.completions.create(
+        model=endpoint.model, messages=messages).choices[0].message.content

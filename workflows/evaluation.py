@@ -8,16 +8,18 @@ rewards over the responses that have one.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
+from pathlib import Path
 
 from ouroboros.operators.statistics import mean_interval, pass_at_k, reward_interval
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.progress import task_words
 from ouroboros.pipeline.job.tasksets import HELD, read_eval
 from ouroboros.pipeline.store import records, tables
-from ouroboros.pipeline.store.pictures import Picture, pictures_of
+from ouroboros.pipeline.store.pictures import Kept, Picture, pictures_of
 from ouroboros.workflows.attempts.concurrency import concurrency_of
 from ouroboros.workflows.attempts.recording import EVALUATION, Journal, journal_file
 from ouroboros.workflows.attempts.schedule import roll_out
+from ouroboros.workflows.engines.open import unshown
 from ouroboros.workflows.leakage import prompt_of, training_prompts
 from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, check_failures, decode
@@ -105,16 +107,19 @@ def evaluate(
     advance: called after each set and decoding. Raises StageError when too many responses failed.
     """
     made: list[list[records.Sample]] = []
+    kept = Kept(context.directory / f".shown-{subject.step}-held",
+                unshown(context.config, Path(tokenizer.name_or_path)))
     journal = Journal(journal_file(context.directory, EVALUATION, subject.step), {
         "stage": context.id, **asdict(subject)}, context.log.warning)
     for held in sets:
         mine = []
         for decoding in DECODINGS:
-            mine += sample(context, engine, tokenizer, held, decoding, subject, journal)
+            mine += sample(context, engine, tokenizer, held, decoding, subject, journal, kept)
             advance(f"{held.taskset.name} {decoding}")
         check_failures(mine, context.config.explorer.max_failed_ratio)
         made.append(mine)
     scores = publish(context, sets, made, subject.step)
+    kept.write(context.directory, subject.step)
     journal.remove()
     return scores
 
@@ -132,7 +137,7 @@ def publish(context: Context, sets: Sequence[EvaluationSet], made: Sequence[list
 
 def sample(
     context: Context, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, subject: Subject,
-    journal: Journal,
+    journal: Journal, kept: Kept | None = None,
 ) -> list[records.Sample]:
     """Answers every task: once for greedy decoding, `repeat_times` times for sampled."""
     config, taskset = context.config, held.taskset
@@ -140,7 +145,7 @@ def sample(
     asked = [index for index in range(len(held.tasks)) for _ in range(runs)]
     seeds = [request_seed(f"{base_seed(config)}/{taskset.name}", 0, slot) for slot in range(len(asked))]
     sampling = _sampling(config, taskset, decoding)
-    outcomes = _answer(context, engine, tokenizer, held, decoding, asked, seeds, journal)
+    outcomes = _answer(context, engine, tokenizer, held, decoding, asked, seeds, journal, kept)
     return [
         records.Sample(
             stage=context.id, model=subject.model, step=subject.step, taskset=taskset.name,
@@ -156,7 +161,7 @@ def sample(
 
 
 def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, asked: list[int],
-            seeds: list[int], journal: Journal):
+            seeds: list[int], journal: Journal, kept: Kept | None):
     """The rewarded outcomes of the tasks at the positions `asked`."""
     config, taskset = context.config, held.taskset
     source = config.buffer.explorer_input
@@ -166,8 +171,8 @@ def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, de
         taskset.default_workflow_type or source.default_eval_workflow_type or source.default_workflow_type, tasks,
         taskset.workflow_args, config.explorer.max_timeout, context.directory, context.activity.calling)
     workflows = [unwritable(held.unwritable[i]) if i in held.unwritable else
-                 bound(workflow, lambda task=task, i=i: TaskAtHand(task, held.rewards[i], tokenizer, config,
-                                                                   is_trained=False))
+                 bound(workflow, lambda task=task, i=i: TaskAtHand(task, held.rewards[i], tokenizer, config, False,
+                                                                   held.pictures[i], kept))
                  for i, task, workflow in zip(asked, tasks, loaded, strict=True)]
     outcomes = roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds, [sampling] * len(asked),
                         concurrency_of(config.explorer), journal,

@@ -9,6 +9,7 @@ from pathlib import Path
 from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.locked import interpreter
+from ouroboros.pipeline.store.pictures import Broken, Kept, Picture, data_uri, of_text
 from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.attempts.verifiers import served
 from ouroboros.workflows.engines import auxiliary
@@ -29,22 +30,42 @@ class TaskAtHand:
     that the prompt offers, in that form. answer: the truth, text.
     """
 
-    def __init__(self, task, rewards: Sequence[RewardFunction], tokenizer, config, is_trained: bool = True):
+    def __init__(self, task, rewards: Sequence[RewardFunction], tokenizer, config, is_trained: bool = True,
+                 pictures: Sequence[Picture] = (), kept: Kept | None = None):
         """task: of ouroboros.pipeline.store.records.Task. config: settings with sections model, buffer and explorer.
 
         is_trained: whether the model is trained on the attempt; agents may then not constrain its replies.
+        pictures: of the task. kept: takes those of its agents; None: they are not shown.
         """
         self.messages, self.tools, self.answer = task_turns(task, config), task_tools(task), task.answer
         self._columns = prompts.columns_of(task)
         self._prefix = choices_of(task).get("reply_prefix", "")
         self._rewards, self._tokenizer, self._model = rewards, tokenizer, config.model
         self._parser, self._config = config.explorer.tool_call_parser, config
+        self._pictures, self._kept = pictures, kept
         self._check = None if is_trained else check_of(config.explorer.rollout_model.engine_type)
 
     @cached_property
     def _asked(self) -> str:
         """The task's own prompt."""
         return self._rendered(self.messages) + self._prefix
+
+    @property
+    def shown(self) -> list[dict]:
+        """The messages with images as data URIs, which an agent sends to its endpoint."""
+        urls = ({"type": "image_url", "image_url": {"url": data_uri(one)}} for one in self._pictures)
+        return [turn if isinstance(turn["content"], str) else {**turn, "content": [
+            next(urls) if part["type"] == "image" else part for part in turn["content"]]} for turn in self.messages]
+
+    def _look(self, source: str) -> Picture:
+        """An image that an agent shows the model. Raises DataError."""
+        if (data := of_text(source)) is None:
+            raise DataError(f"an image from {source[:60]!r}; needed data:image/png;base64,…: addresses are not read")
+        try:
+            name = self._kept.keep(data)
+        except Broken as problem:
+            raise DataError(str(problem)) from problem
+        return next((one for one in self._pictures if one.hash == name), Picture(str(self._kept.place), name))
 
     def prompt(self, messages: list[dict]) -> list[int]:
         """Token ids of a conversation that ends with a turn of the user or a tool, through the policy's chat template,
@@ -72,7 +93,7 @@ class TaskAtHand:
         from ouroboros.workflows.endpoint.speaker import Speaker
         from ouroboros.workflows.engines.vllm_tools import tool_calls
 
-        conversation = Conversation(self._tokenizer, self._model, self._parser, tool_calls)
+        conversation = Conversation(self._tokenizer, self._model, self._parser, tool_calls, self._kept and self._look)
         return Speaker(conversation, longest_sequence(self._model), ask, cancel, self._check)
 
     def consulted(self) -> list[Endpoint]:

@@ -89,7 +89,7 @@ def _rows(session, table: str, chosen: list[dict[str, Any]], run: str, stages: S
 
 def _images(row: dict[str, Any], stages: Sequence[Path]) -> dict[str, Any]:
     hashes = row.get("pictures") or row["of_task"] or []
-    return {"images": thumbnails(hashes[:IMAGES], stages, EDGE), "image_count": len(hashes)}
+    return {"images": thumbnails(hashes[:IMAGES], stages, EDGE, row["step"]), "image_count": len(hashes)}
 
 
 def _links(table: str, row: dict[str, Any], run: str) -> dict[str, str]:

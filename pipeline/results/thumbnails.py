@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.store.errors import DataError
-from ouroboros.pipeline.store.pictures import Picture, has_pictures, named, pixels
+from ouroboros.pipeline.store.locations import step_file
+from ouroboros.pipeline.store.pictures import Picture, named, pixels
 
 
-def thumbnails(hashes: Sequence[str], stages: Sequence[Path], edge: int) -> list[dict[str, Any]]:
+def thumbnails(hashes: Sequence[str], stages: Sequence[Path], edge: int, step: int) -> list[dict[str, Any]]:
     """Returns `number` from 1, `src` (a data URI), `width` and `height` in pixels as models see it, and `hash` of each
-    image that one of the stages has. edge: the most pixels of `src` in a row or a column."""
+    image that one of the stages has, for its tasks or in this step. edge: the most pixels of `src` in a row or a
+    column."""
     made = []
     for number, name in enumerate(hashes, 1):
-        for stage in filter(has_pictures, stages):
+        for stage in stages:
             with suppress(DataError):
-                made.append({"number": number, "hash": name, **_small(*named([name], stage), edge)})
+                shown = named([name], stage, step_file(stage, "shown", step))
+                made.append({"number": number, "hash": name, **_small(*shown, edge)})
                 break
     return made
 

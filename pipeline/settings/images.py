@@ -1,5 +1,7 @@
 """Settings of the environments that agents work in, and of building their images."""
 
+from collections.abc import Mapping
+
 from ouroboros.pipeline.settings.kinds import SETS
 from ouroboros.pipeline.settings.setting import Section, setting, values_of
 from ouroboros.pipeline.store.digests import HubPath, below
@@ -29,3 +31,12 @@ def paths_of_sets(buffer, with_images: bool = False) -> list[str]:
 def may_have_images(form) -> bool:
     """Whether records with this format may have images."""
     return form.prompt_type == "messages" or form.image_key is not None
+
+
+def refusal(config, critic: bool, inputs: Mapping) -> str | None:
+    """Returns why a stage does not train with images. critic: whether it has one; inputs: of the stage, by name."""
+    lacking = {"trainer.zero_stage=3": config.trainer.zero_stage == 3,
+               "trainer.ulysses_sequence_parallel_size": config.trainer.ulysses_sequence_parallel_size > 1,
+               "a critic (algorithm.advantage_fn)": critic, "a teacher": "teacher" in inputs}
+    found = [what for what, asked in lacking.items() if asked]
+    return f"there are images, and {found[0]} is for rows of text alone. Leave out one of the two." if found else None

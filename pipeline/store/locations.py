@@ -10,6 +10,7 @@ LOCATIONS = {
     "pictures": "pictures.parquet",
     "raw": "raw.parquet",
     "tasks": "tasks.parquet",
+    "shown": "shown/step=*.parquet",
     "rejected": "rejected.parquet",
     "experience": "experience/**/*.parquet",  # older releases wrote experience/step=000012/part-0.parquet
     "curated": "curated/step=*.parquet",

@@ -45,7 +45,7 @@ def engine_problem(config: dict[str, Any], longest: int) -> Problem | None:
 
 def images_problem(kind: str | None) -> Problem | None:
     """Reports the model_type of a stage that shows images, if vLLM reads them otherwise than the trainer."""
-    return Problem("explorer.rollout_model.engine_type", "tasks have images, and vLLM is not known to compute the "
+    return Problem("explorer.rollout_model.engine_type", "there are images, and vLLM is not known to compute the "
                    f"log-probs of transformers for those of {kind} models.", OTHER,
                    found="vllm") if kind in UNLIKE else None
 

@@ -1,13 +1,16 @@
 """Images that models read: stored once by the hash of their files, in the table `pictures`; rows name the hashes.
 
 The stage tasks writes them as they were given, curate links them, and whoever computes with one decodes it: rotated as
-its EXIF says, as RGB, with white behind what is transparent. So the trainer and both engines see the same pixels.
+its EXIF says, as RGB, with white behind what is transparent. So the trainer and both engines see the same pixels. Those
+that agents show the model are files until the rows of their step are complete, then its table `shown`.
 """
 
+import base64
 import hashlib
 import io
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -24,7 +27,7 @@ DIGITS = 32  # of a hash
 
 
 class Picture(NamedTuple):
-    """An image of a task. file: the table that has it."""
+    """An image of a task or of an agent. file: the table that has it, or the directory of its file."""
 
     file: str
     hash: str
@@ -34,10 +37,12 @@ class Broken(ValueError):
     """Bytes that are no image for a model; the message says why."""
 
 
-def named(found: Iterable[str] | None, directory: Path) -> tuple[Picture, ...]:
-    """Images by their hashes, in a row of a task or of experience. directory: of the stage with its tasks."""
+def named(found: Iterable[str] | None, directory: Path, shown: Path | None = None) -> tuple[Picture, ...]:
+    """Images by their hashes, in a row of a task or of experience. directory: of the stage with its tasks. shown: the
+    file of its step with those of agents, if there are any."""
     file = str(Path(directory) / tables.LOCATIONS["pictures"])
-    return tuple(Picture(file, one) for one in found or ())
+    own = _album(str(shown)).groups if shown and shown.exists() else ()
+    return tuple(Picture(str(shown) if one in own else file, one) for one in found or ())
 
 
 def pictures_of(task, directory: Path) -> tuple[Picture, ...]:
@@ -55,6 +60,15 @@ def link(source: Path, stage: Path) -> None:
     if has_pictures(source):
         name = tables.LOCATIONS["pictures"]
         hashes.write(stage / name, partial(files.link, source / name))
+
+
+def of_text(text: str) -> bytes | None:
+    """The bytes of a data URI of an image, or of base64 alone; None: the text is neither. Nothing is fetched."""
+    head, _, body = text.rpartition(",")
+    with suppress(ValueError):
+        if not head or (head.startswith("data:image/") and head.endswith(";base64")):
+            return base64.b64decode(body, validate=True)
+    return None
 
 
 def opened(data: bytes):
@@ -93,34 +107,39 @@ def decoded(data: bytes):
 
 
 class Kept:
-    """Takes images in, each once, and makes the table `pictures` of them."""
+    """Takes images in, each once, and makes the table `pictures` of them, or `shown` of a step. place: of its files."""
 
-    def __init__(self, place: Path | None):
-        """place: a directory for their files until then; None: images are looked at, and not stored."""
-        self._place, self._records = place, {}
+    def __init__(self, place: Path | None, refusal: str | None = None):
+        """place: a directory for their files until then; None: images are looked at, and not stored. refusal: why none
+        is taken."""
+        self.place, self._refusal, self._records = place, refusal, {}
 
     def keep(self, data: bytes) -> str:
         """Its hash. Raises Broken."""
+        if self._refusal:
+            raise Broken(self._refusal)
         name = hashlib.sha256(data).hexdigest()[:DIGITS]
         if name not in self._records:
             image = opened(data)
-            kind = image.format.lower().replace("mpo", "jpeg")
-            self._records[name] = Record(name, kind, image.width, image.height, b"")
-            if self._place:
-                self._place.mkdir(exist_ok=True)
-                (self._place / name).write_bytes(data)
+            self._records[name] = Record(name, _format(image), image.width, image.height, b"")
+            if self.place:
+                self.place.mkdir(exist_ok=True)
+                (self.place / name).write_bytes(data)
         return name
 
-    def write(self, stage: Path) -> None:
-        """Writes the table of a stage; without images there is none."""
+    def write(self, stage: Path, step: int | None = None, names: Collection[str] = ()) -> None:
+        """Writes the table of a stage, or of a step those of its rows; without images there is none."""
+        chosen = self._records if step is None else sorted(names)
+        if chosen:
+            tables.write_groups(stage / tables.LOCATIONS["pictures"] if step is None else
+                                tables.step_file(stage, "shown", step), Record, self._groups(chosen))
         if self._records:
-            tables.write_groups(stage / tables.LOCATIONS["pictures"], Record, self._groups())
-            files.remove_tree(self._place)
+            files.remove_tree(self.place)
 
-    def _groups(self) -> Iterator[list[Record]]:
+    def _groups(self, names: Iterable[str]) -> Iterator[list[Record]]:
         group, size = [], 0
-        for name, record in self._records.items():
-            group.append(replace(record, data=(self._place / name).read_bytes()))
+        for name in names:
+            group.append(replace(self._records[name], data=(self.place / name).read_bytes()))
             size += len(group[-1].data)
             if size >= GROUP_BYTES:
                 yield group
@@ -136,7 +155,7 @@ class _Album:
         import pyarrow.parquet as pq
 
         self._file = pq.ParquetFile(path)
-        self._group = {name: group for group in range(self._file.num_row_groups)
+        self.groups = {name: group for group in range(self._file.num_row_groups)
                        for name in self._file.read_row_group(group, ["hash"])["hash"].to_pylist()}
         self.group = lru_cache(maxsize=4)(self._read)
 
@@ -144,7 +163,7 @@ class _Album:
         return dict(zip(*self._file.read_row_group(group, ["hash", "data"]).to_pydict().values(), strict=True))
 
     def bytes_of(self, name: str) -> bytes:
-        return self.group(self._group[name])[name]
+        return self.group(self.groups[name])[name]
 
 
 @lru_cache(maxsize=8)
@@ -154,8 +173,23 @@ def _album(path: str) -> _Album:
 
 def pixels(picture: Picture):
     """The image as models see it. Raises DataError where the table of its tasks lacks it."""
+    return decoded(_bytes(picture))
+
+
+def data_uri(picture: Picture) -> str:
+    """The image's file as a text. Raises as `pixels`."""
+    data = _bytes(picture)
+    return f"data:image/{_format(opened(data))};base64,{base64.b64encode(data).decode()}"
+
+
+def _format(image) -> str:
+    return image.format.lower().replace("mpo", "jpeg")
+
+
+def _bytes(picture: Picture) -> bytes:
+    loose = Path(picture.file) / picture.hash
     try:
-        return decoded(_album(picture.file).bytes_of(picture.hash))
+        return loose.read_bytes() if loose.exists() else _album(picture.file).bytes_of(picture.hash)
     except (OSError, KeyError) as error:
         raise DataError(f"{picture.file} has no image {picture.hash}: it was deleted, or is of other tasks. Delete the "
                         "stage's directory and run it again.") from error

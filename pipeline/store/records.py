@@ -342,6 +342,7 @@ class Curated:
 TABLES: dict[str, type] = {
     "images": Image,
     "pictures": Picture,
+    "shown": Picture,
     "raw": RawTask,
     "tasks": Task,
     "rejected": Rejected,

@@ -17,7 +17,7 @@ from ouroboros.pipeline.store.errors import StageError
 from ouroboros.pipeline.store.locations import step_of
 
 OF_TRAINER = ("steps", "trained")
-OF_EXPLORER = ("rollouts", "experience", "curated", "selection", "calls", "tool_calls")
+OF_EXPLORER = ("rollouts", "experience", "curated", "selection", "calls", "tool_calls", "shown")
 SCORED = ("reference", "teacher")  # computed again where a file is absent
 EVALUATED = ("samples", "scores")
 COUNTED = {"steps": "trained", "rollouts": "experience"}  # numbered from 1 without a gap; what each has a file of

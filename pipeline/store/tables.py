@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def _differences(found: pa.Schema, needed: pa.Schema, older: list[str]) -> list[
 
 # SQL: the name of a row's stage; rows that one took of another (pipeline/job/trunks.py) have the same, and another hash
 STAGE_NAME = "regexp_replace(stage, '-[0-9a-f]+$', '')"
-DATA = ("images", "pictures", "raw", "tasks", "rejected")  # views with a stage column: stages of a run may share rows
+DATA = ("images", "pictures", "shown", "raw", "tasks", "rejected")  # views with a stage column: stages may share rows
 
 
 class Rows(Sequence):
@@ -215,9 +216,10 @@ def connect(stages: Iterable[tuple[str, Path]] = (), threads: int = 2):
         session.register(f"_empty_{name}", empty)
         stage_of = "{} AS stage, " if name in DATA else ""
         parts = [f"SELECT NULL::VARCHAR AS run, {stage_of.format('NULL::VARCHAR')}* FROM _empty_{name}"]
-        for run, stage in pairs:
-            if any(Path(stage).glob(LOCATIONS[name])):
-                files_of = quoted(f"{_literal(stage)}/{LOCATIONS[name]}")
+        both = [LOCATIONS[name], *[LOCATIONS["shown"]] * (name == "pictures")]
+        for (run, stage), location in product(pairs, both):
+            if any(Path(stage).glob(location)):
+                files_of = quoted(f"{_literal(stage)}/{location}")
                 named = stage_of.format(quoted(Path(stage).name))
                 grown = ", union_by_name=true" if records.later(record) else ""  # it opens every file
                 parts.append(f"SELECT {quoted(run)} AS run, {named}* FROM read_parquet({files_of}, "

@@ -18,7 +18,7 @@ MESSAGES = ("where texts do not say all, JSON: messages (of a demonstration with
 MARGIN = "of a pair, by how much the chosen response is better, under format.margin_key; null: not said"
 CHOICES = ("what the record says of its attempts, JSON: workflow, reward_fn (names), reply_prefix; null: nothing, its "
            "set does")
-PICTURES = "hashes of the images in its prompt, in order: rows of the table pictures; null: none"
+PICTURES = "hashes of its images, in order: rows of the view pictures; null: none"
 COLUMNS = "other columns of the record that functions of its set are given, JSON by name; null: they are given none"
 
 
@@ -137,7 +137,7 @@ class Image:
 
 @dataclass(slots=True)
 class Picture:
-    """An image that tasks show to the model."""
+    """An image that tasks (table `pictures`) or agents (`shown`) show to the model."""
 
     hash: str = column(pa.string(), "first 32 hex digits of the sha256 of its file")
     format: str = column(pa.string(), "png, jpeg, webp, gif, bmp or tiff")

@@ -8,8 +8,7 @@ from typing import Any
 
 from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.store import records
-from ouroboros.pipeline.store.pictures import pictures_of
-from ouroboros.workflows.attempts.isolated import Isolated
+from ouroboros.pipeline.store.pictures import Kept, pictures_of
 from ouroboros.workflows.protocol.outcomes import RewardFunction
 from ouroboros.workflows.protocol.prompts import prompt_hash, prompt_tokens
 from ouroboros.workflows.protocol.sight import with_images
@@ -44,6 +43,7 @@ class Prompts:
         self.tokens, unseen = with_images(tokenizer, prompt_tokens(tokenizer, self.texts), self.pictures,
                                           activity.alive)
         self.unwritable |= unseen
+        self.kept: Kept | None = None  # of a TaskAtHand, in the step that is made
         self.hashes = [prompt_hash(tokens) for tokens in self.tokens]
         self.workflows: list[Callable] = []  # by task, as the reward functions
         self.functions: list[list[RewardFunction]] = []
@@ -69,8 +69,5 @@ class Prompts:
         """The workflow for one attempt at this task."""
         if task in self.unwritable:
             return unwritable(self.unwritable[task])
-        if self.pictures[task] and isinstance(self.workflows[task], Isolated):
-            return unwritable("the task has images, which agents are not shown; needed a workflow that asks with token "
-                              "ids, as simple_workflow")
-        return bound(self.workflows[task], lambda: TaskAtHand(self.tasks[task], self.functions[task], self.tokenizer,
-                                                              self.config))
+        return bound(self.workflows[task], lambda: TaskAtHand(
+            self.tasks[task], self.functions[task], self.tokenizer, self.config, True, self.pictures[task], self.kept))

@@ -56,7 +56,9 @@ class Publishing:
     def publish(self, version: int, tokens: list[int], pictures: tuple[Picture, ...] = ()) -> None:
         """Publishes the weights as `version`, with their log-probs of `tokens`, which verify that they were loaded.
         pictures: in them. Collective."""
-        probe = self._probe(tokens, pictures) | ({"pictures": [one.hash for one in pictures]} if pictures else {})
+        probe = self._probe(tokens, pictures)
+        if pictures:  # file: step=….parquet where any is of an agent, else pictures.parquet
+            probe |= {"pictures": [one.hash for one in pictures], "file": max(Path(one.file).name for one in pictures)}
         state = self.actor.trainable_state()
         if state is not None:
             export = self.actor.write_adapter if self.actor.adapter else partial(self._write, version)

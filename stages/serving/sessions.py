@@ -88,7 +88,7 @@ class Session(Speaker):
         return replace(found, id=found.id.replace("call", attempt.id))
 
     def _begin(self, number: int, tokens: list[int], limit: int | None, origin: Origin,
-               schema: str | None, stop: Stop | None) -> None:
+               schema: str | None, stop: Stop | None, pictures: tuple = ()) -> None:
         request = self._sampling.request(tokens, limit, json.loads(origin.wishes or "{}"), schema, stop)
         self._asked[number] = request, time.monotonic()
         self._tasks[number] = task = asyncio.create_task(self._engine.reply(request))

@@ -383,6 +383,8 @@ def test_the_probe_is_of_a_row_with_images_if_there_is_one_and_has_all_of_its_pr
     batch = Batch(1, [Row("long", list(range(9)), 1, [1] * 8), seen])
     assert batch.probe(2) == ([1, 2, 3, 4], seen.pictures)
     assert batch.probe(9) == ([1, 2, 3, 4, 5], seen.pictures)
+    of_an_agent = Row("two", [1, 2, 3, 4, 5, 6, 7], 2, [1, 0, 0, 1, 1], pictures=seen.pictures)  # it ends at 5
+    assert Batch(1, [of_an_agent]).probe(2) == ([1, 2, 3, 4, 5], seen.pictures)
 
 
 def test_attempts_that_were_cut_have_no_token_in_the_loss(stage):

@@ -8,6 +8,7 @@ import pytest
 
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.plan.plan import make_plan
+from ouroboros.pipeline.store import tables
 from tests.toy.conftest import REPOSITORY, copy_upstream, stage_of, table
 from tests.toy.kill import killed, made, start
 
@@ -47,3 +48,38 @@ def test_images_go_from_tasks_to_weights_and_a_kill_changes_nothing(tmp_path):
     killed(stage, "rollouts", 2)
     assert start(stage).wait() == 0
     assert made(Path(stage.directory)) == made(rft)
+
+
+@pytest.mark.slow
+def test_images_of_agents_are_stored_trained_on_and_the_same_after_a_kill(tmp_path):
+    """The agent's tool answers its first reply with an image that it draws, twice around the first of the task's two.
+    Killed once the images of step 2 are written and its rows are not: its attempts are replayed."""
+    more = ("buffer.explorer_input.default_workflow_type=tests.clients:draws", "model.max_prompt_tokens=64",
+            "trainer.share_prompts=true", "explorer.runner_concurrency=1")
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    done = subprocess.run([sys.executable, "-m", "ouroboros", "run", f"checkpoint_root_dir={whole}", *SMALL, *more,
+                           "--", "rft"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    plan, other = (make_plan(compose([f"checkpoint_root_dir={root}", *SMALL, *more])) for root in (whole, broken))
+    rft = Path(stage_of(plan, "rft").directory)
+    tasks = {row["task_id"]: row["pictures"] for row in table(Path(stage_of(plan, "curate").directory), "tasks")}
+    drawn = {row["hash"] for row in table(rft, "shown")}
+    rows = table(rft, "experience")
+    whole_rows = [row for row in rows if len(row["pictures"]) > 2]  # others end with a sampled token of an image
+    assert len({row["slot"] for row in rows if row["step"] == 1}) == 16
+    for row in whole_rows:
+        first, second, new, again, last = row["pictures"]
+        assert [first, second, again, new] == [*tasks[row["task_id"]], first, last]
+        assert new in drawn
+        assert row["prompt"].startswith("<image>+<image>:")
+    assert drawn == {row["pictures"][2] for row in whole_rows}
+    assert all(row["kl"] < 1e-8 and row["mismatch_max"] < 1e-4 for row in table(rft, "steps"))
+
+    other.freeze()
+    copy_upstream(plan, other, ("model", "tasks", "curate", "sft"))
+    stage = stage_of(other, "rft")
+    killed(stage, "shown", 2)
+    assert not tables.step_file(Path(stage.directory), "rollouts", 2).exists()
+    assert start(stage).wait() == 0
+    assert made(Path(stage.directory)) == made(rft)
+    assert not list(Path(stage.directory).glob(".shown*"))

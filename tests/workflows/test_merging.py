@@ -1,5 +1,6 @@
 """Which calls become one row, with numbers by hand."""
 
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.endpoint.merging import merged
 from ouroboros.workflows.protocol.trajectory import Trajectory
 
@@ -27,3 +28,12 @@ def test_another_context_is_a_row_of_its_own():
 def test_of_two_branches_the_first_joins_and_the_second_is_apart():
     rows = merged([turn([1], [2]), turn([1, 2, 3], [4]), turn([1, 2, 5], [6]), turn([1, 2, 3, 4, 7], [8])])
     assert shown(rows) == [([1], [2, 3, 4, 7, 8], [1, 0, 1, 0, 1], "stop"), ([1, 2, 5], [6], [1], "stop")]
+
+
+def test_equal_tokens_with_other_images_are_another_row():
+    a, b = Picture("shown", "a"), Picture("shown", "b")
+    first, goes_on, other = turn([1], [2]), turn([1, 2, 3], [4]), turn([1, 2, 3], [4])
+    first.pictures, goes_on.pictures, other.pictures = (a,), (a, b), (b, a)
+    rows = merged([first, goes_on, other])
+    assert [row.pictures for row in rows] == [(a, b), (b, a)]
+    assert shown(rows)[0] == ([1], [2, 3, 4], [1, 0, 1], "stop")

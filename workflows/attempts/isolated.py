@@ -159,7 +159,7 @@ class IsolatedAttempt(asyncio.Protocol):
 
     def begin(self) -> None:
         task, function = self._workflow.task, self._workflow.function
-        known = None if task is None else (task.messages, task.answer)
+        known = None if task is None else (task.shown if self._workflow.speaks else task.messages, task.answer)
         asks_task, tools = TASK in inspect.signature(function).parameters, self._workflow.tools
         try:
             job = packed(Job(function, self._prompt, known if asks_task else None,

@@ -211,7 +211,7 @@ class _Place:
         self.asked: dict[int, tuple[int, Request, float, Origin | None, Event | None]] = {}  # by call, from position on
         self.same: Counter[str] = Counter()  # calls with equal prompts
         self.calls: list[Call] = []
-        self.said: list[tuple[list[int], Reply]] = []  # prompts and replies with weights versions or experts
+        self.said: list[tuple[list[int], Reply, tuple]] = []  # prompts, replies with versions or experts, images
         self.turns, self.last, self.begun, self.replayed = 0, None, 0.0, False
         kind = IsolatedAttempt if isinstance(workflow, Isolated) else InterleavedAttempt
         self.attempt = kind(workflow, prompt, self)
@@ -242,23 +242,24 @@ class _Place:
         return self.attempt.answer(call, reply)
 
     def ask(self, call: int, prompt: list[int], limit: int | None = None, origin: Origin | None = None,
-            schema: str | None = None, stop: Stop | None = None) -> None:
+            schema: str | None = None, stop: Stop | None = None, pictures: tuple[Picture, ...] = ()) -> None:
         """Asks the model to continue token ids. call: by which the attempt knows the reply.
 
         limit: tokens of the reply, if less than the settings allow. origin: of a request to the endpoint. schema,
-        stop: of a Request.
+        stop, pictures: of a Request to the endpoint; others have the images of the task.
         """
-        sampling, seed = self.sampling, self._seed(prompt, origin)
+        pictures = pictures if origin else self.pictures
+        sampling, seed = self.sampling, self._seed(prompt, origin, pictures)
         if self.turns == MOST_CALLS:
             self.fail(f"the workflow called the model {MOST_CALLS} times and did not end; needed fewer calls in an "
                       "attempt")
-        elif self.pictures and prompt[: len(self.prompt)] != self.prompt:
+        elif not origin and pictures and prompt[: len(self.prompt)] != self.prompt:
             self.fail("the workflow asks the model with another prompt than that of its task, which has images; needed "
-                      "one that begins with the task's own, as simple_workflow asks")
+                      "one that begins with the task's own, as simple_workflow asks, or an agent's endpoint")
         elif 0 < len(prompt) < sampling.max_model_len:
             room = min(sampling.max_response_tokens, sampling.max_model_len - len(prompt), limit or sys.maxsize)
             request = Request(prompt, room, sampling.temperature, sampling.top_p, sampling.top_k, seed, self.last,
-                              schema, stop, sampling.min_p, sampling.keeps, self.pictures)
+                              schema, stop, sampling.min_p, sampling.keeps, pictures)
             self._request(call, request, origin)
         else:  # the engine would reject it, and with it every other request of the call
             self.fail(f"the workflow wants {len(prompt)} tokens continued; needed at least 1, and fewer than "
@@ -285,13 +286,15 @@ class _Place:
 
     def _note(self, request: Request, reply: Reply) -> None:
         if any(said is not None for said in (reply.versions, reply.experts, reply.kept)):
-            self.said.append((request.prompt_tokens, reply))
+            self.said.append((request.prompt_tokens, reply, request.pictures))
 
-    def _seed(self, prompt: list[int], origin: Origin | None) -> int:
-        """By the number of the call; of the endpoint's by prompt and role, since parallel requests have no order."""
+    def _seed(self, prompt: list[int], origin: Origin | None, pictures: tuple[Picture, ...]) -> int:
+        """By the number of the call; of the endpoint's by prompt, role and images: parallel requests have no order."""
         if origin is None:
             return request_seed(self.seed, self.turns, 0) if self.turns else self.seed
-        name = hashlib.sha256(repr((origin.role, prompt) if origin.role else prompt).encode()).hexdigest()
+        asked = (origin.role, prompt) if origin.role else prompt
+        asked = (asked, [one.hash for one in pictures]) if pictures else asked
+        name = hashlib.sha256(repr(asked).encode()).hexdigest()
         self.same[name] += 1
         return request_seed(f"{self.seed}/{name}", self.same[name], 0)
 
@@ -311,7 +314,9 @@ class _Place:
             if reason := settle(outcome):
                 return self.fail(reason)
             keeps = self.sampling.keeps
-            reasons = [_complete(turn, self.said, keeps) for _, turn, _ in outcome.turns] if self.said or keeps else []
+            reasons = [_complete(turn, [(prompt, reply) for prompt, reply, shown in self.said
+                                        if turn.pictures is None or turn.pictures[: len(shown)] == shown], keeps)
+                       for _, turn, _ in outcome.turns] if self.said or keeps else []
             if reason := next(filter(None, reasons), None):
                 return self.fail(reason)
         return self._end(outcome)

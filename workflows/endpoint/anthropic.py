@@ -15,6 +15,7 @@ from ouroboros.workflows.endpoint.dialect import (
     Body,
     Refusal,
     constrained,
+    contents,
     event,
     read,
     texts,
@@ -104,7 +105,7 @@ def _from_blocks(turn: Turn) -> list[dict]:
     """A turn in OpenAI's form: results of tools are separate messages, before the text of the user."""
     if isinstance(turn.content, str):
         return [{"role": turn.role, "content": turn.content}]
-    text, calls, results = [], [], []
+    shown, calls, results = [], [], []
     for block in turn.content:
         kind = block.get("type")
         try:
@@ -113,13 +114,13 @@ def _from_blocks(turn: Turn) -> list[dict]:
                     "name": block["name"], "arguments": json.dumps(block["input"], ensure_ascii=False)}})
             elif kind == "tool_result" and turn.role == "user":
                 results.append({"role": "tool", "tool_call_id": block["tool_use_id"],
-                                "content": texts(block.get("content"))})
+                                "content": contents(block.get("content"))})
             else:
-                text.append(texts([block]))
+                shown.append(block)
         except KeyError as error:
             raise Refusal(400, f"a block {kind} has no {error.args[0]}", "invalid_request") from error
-    own = {"role": turn.role, "content": "".join(text), **({"tool_calls": calls} if calls else {})}
-    found = [*results, *([own] if text or calls or not results else [])]
+    own = {"role": turn.role, "content": contents(shown), **({"tool_calls": calls} if calls else {})}
+    found = [*results, *([own] if shown or calls or not results else [])]
     return [validated(Message, one, "messages").plain() for one in found]
 
 

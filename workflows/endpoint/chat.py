@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from ouroboros.workflows.endpoint.conversation import Ask, Choice
-from ouroboros.workflows.endpoint.dialect import MODEL, Answer, Body, Refusal, constrained, event, read, texts
+from ouroboros.workflows.endpoint.dialect import MODEL, Answer, Body, Refusal, constrained, contents, event, read, texts
 
 
 class Function(BaseModel):
@@ -30,7 +30,8 @@ class Message(BaseModel):
     reasoning: str | None = None  # the same, as newer servers name it
 
     def plain(self) -> dict:
-        given = {"role": "system" if self.role == "developer" else self.role, "content": texts(self.content),
+        content = (contents if self.role in ("user", "tool") else texts)(self.content)
+        given = {"role": "system" if self.role == "developer" else self.role, "content": content,
                  "name": self.name, "tool_call_id": self.tool_call_id,
                  "reasoning_content": self.reasoning_content or self.reasoning,
                  "tool_calls": [call.model_dump() for call in self.tool_calls or ()]}

@@ -10,16 +10,18 @@ be absent from the history: it stays in the row as the model saw it.
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from os.path import commonprefix
 
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.foreign_text import escaped
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.endpoint.merging import merged
 from ouroboros.workflows.protocol.engine import STOP_TEXT, Reply
 from ouroboros.workflows.protocol.forced_calls import calls_in
 from ouroboros.workflows.protocol.prompts import arguments_of, conversation_text, prompt_tokens, turn_end, writes
+from ouroboros.workflows.protocol.sight import sight_of, with_images
 from ouroboros.workflows.protocol.trajectory import Trajectory
 
 FORMATS = {  # mark in a chat template -> vLLM's name of the parser for its tool calls
@@ -35,7 +37,8 @@ AROUND_THOUGHTS = re.compile(r"\s*(</?think>)\s*")  # templates write a thought'
 
 @dataclass(frozen=True)
 class Ask:
-    """A request, whichever dialect it came in. messages, tools: in OpenAI's form.
+    """A request, whichever dialect it came in. messages, tools: in OpenAI's form, with images as parts {type: image,
+    image}, a data URI or base64 until the conversation has `looked` at them.
 
     calls_tools: whether tool calls are looked for in the reply.
     prompt: token ids or text to continue in place of messages. wishes: sampling parameters that the client set.
@@ -64,6 +67,11 @@ class Ask:
         """Whether special tokens are part of the reply's text: tools are called by some."""
         return bool(self.tools)
 
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """Its images in order."""
+        return tuple(part["image"] for one in self.messages for part in parts(one) if part["type"] == "image")
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -85,11 +93,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens to continue. text: as the template renders it; retokenized: none of an earlier call could be reused."""
+    """Tokens to continue. text: as the template renders it; retokenized: none of an earlier call could be reused.
+    pictures: whose tokens are among them."""
 
     tokens: list[int]
     text: str
     retokenized: bool
+    pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,8 +121,11 @@ class _Said:
 class Conversation:
     """What an attempt asked the model, and what it replied."""
 
-    def __init__(self, tokenizer, model, parser: str | None, parse: Callable):
-        """model: the settings of that section. parser: explorer.tool_call_parser. parse: of vllm_tools."""
+    def __init__(self, tokenizer, model, parser: str | None, parse: Callable,
+                 look: Callable[[str], Picture] | None = None):
+        """model: the settings of that section. parser: explorer.tool_call_parser. parse: of vllm_tools. look: stores an
+        image that an agent shows, or raises DataError; None: none is shown."""
+        self._look = look
         self._tokenizer, self._thinking, self._said = tokenizer, model.enable_thinking, []
         template = tokenizer.chat_template or ""
         name = parser or next((name for mark, name in FORMATS.items() if mark in str(template)), "hermes")
@@ -132,14 +145,38 @@ class Conversation:
         """The text of the latest reply."""
         return max(self._said, key=lambda said: said.number).choice.text
 
+    def looked(self, ask: Ask) -> Ask:
+        """The request with its images stored. Raises DataError for one that is not shown."""
+        if not (sources := ask.pictures):
+            return ask
+        if self._look is None:
+            raise DataError("images are shown to the model by agents of `ouro run` alone; needed texts")
+        shown = ({"type": "image", "image": self._look(source)} for source in sources)
+        return replace(ask, messages=[one if isinstance(one.get("content") or "", str) else {**one, "content": [
+            next(shown) if part["type"] == "image" else part for part in parts(one)]} for one in ask.messages])
+
+    def _expanded(self, tokens: list[int], pictures: Sequence[Picture]) -> list[int]:
+        """Tokens of a text with those of its images. Raises DataError where it does not fit them."""
+        (made,), reasons = with_images(self._tokenizer, [tokens], [pictures], None)
+        if reasons:
+            raise DataError(reasons[0])
+        return made
+
+    def _goes_on(self, said: _Said, pictures: tuple[Picture, ...]) -> bool:
+        """Whether further images can follow a call: features go to the first tokens that stand for some."""
+        before = said.prompt.pictures
+        return len(before) == len(pictures) or not sight_of(self._tokenizer.name_or_path).sampled(
+            [*said.prompt.tokens, *said.reply.tokens], before)
+
     def prompt(self, ask: Ask) -> Prompt:
         """The tokens that continue an earlier call, if the request does; else those of the whole request."""
         if ask.prompt is not None:
             is_text, known = isinstance(ask.prompt, str), len(self._tokenizer)
             if not is_text and not all(0 <= token < known for token in ask.prompt):
                 raise DataError(f"prompt has an id that is no token; needed ids from 0 to {known - 1}")
-            tokens = prompt_tokens(self._tokenizer, [ask.prompt])[0] if is_text else ask.prompt
+            tokens = self._expanded(prompt_tokens(self._tokenizer, [ask.prompt])[0], ()) if is_text else ask.prompt
             return Prompt(tokens, ask.prompt if is_text else "", False)
+        pictures = ask.pictures
         text = escaped(self._rendered(ask))  # arguments of tool calls are JSON, which can name what is no Unicode
         if not self._tokenizer.chat_template:  # the plain turns, as in training; none marks the end of a reply
             return Prompt(prompt_tokens(self._tokenizer, [text])[0], text,
@@ -149,17 +186,20 @@ class Conversation:
                    and len(said.messages) < len(asked)
                    and [plain(one) for one in said.messages] == asked[: len(said.messages)]]
         for said in sorted(earlier, key=lambda said: -len(said.messages)):
-            if (after := self._after(said, text)) is not None:
-                new = self._tokenizer([after], add_special_tokens=False)["input_ids"][0]
-                return Prompt([*said.prompt.tokens, *said.reply.tokens, *new], text, False)
+            if (after := self._after(said, text)) is not None and self._goes_on(said, pictures):
+                new = self._expanded(self._tokenizer([after], add_special_tokens=False)["input_ids"][0],
+                                     pictures[len(said.prompt.pictures) :])
+                return Prompt([*said.prompt.tokens, *said.reply.tokens, *new], text, False, pictures)
         known = any(one["role"] == "assistant" for one in ask.messages)
-        return Prompt(prompt_tokens(self._tokenizer, [text])[0], text, known)
+        return Prompt(self._expanded(prompt_tokens(self._tokenizer, [text])[0], pictures), text, known, pictures)
 
     def _rendered(self, ask: Ask, asks: bool = True) -> str:
         """The conversation through the chat template, with generation prompt if asks; without a template its turns."""
         if ask.tools and not self._tokenizer.chat_template:
             raise DataError("the model has no chat template, so it cannot be told of tools; set "
                             "model.chat_template_path")
+        if ask.pictures and not self._tokenizer.chat_template:
+            raise DataError("the model has no chat template, which writes images; set model.chat_template_path")
         for what in ("tools",) * bool(ask.tools) + (THOUGHTS,) * any(one.get(THOUGHTS) for one in ask.messages):
             if not writes(self._tokenizer, what):
                 _warn(what)
@@ -246,7 +286,13 @@ class Conversation:
         """The rows to train on, in order of their first calls: calls that extend each other are one row."""
         said = sorted(self._said, key=lambda said: said.number)
         return merged([Trajectory(s.prompt.tokens, s.reply.tokens, s.reply.logprobs, [1] * len(s.reply.tokens),
-                                  s.reply.finish_reason, role=s.ask.role) for s in said])
+                                  s.reply.finish_reason, role=s.ask.role, pictures=s.prompt.pictures) for s in said])
+
+
+def parts(message: dict) -> list[dict]:
+    """A message's content as parts."""
+    content = message.get("content") or ""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 @cache
@@ -270,7 +316,8 @@ def _repeats(shown: str, text: str) -> bool:
 def plain(message: dict) -> tuple:
     """What two messages with the same meaning have in common, however the client wrote them."""
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
-    return message["role"], (message.get("content") or "").strip(), _meanings(calls), message.get("name")
+    shown = [part["image"].hash if part["type"] == "image" else part["text"].strip() for part in parts(message)]
+    return message["role"], shown, _meanings(calls), message.get("name")
 
 
 def _meanings(calls: Sequence[tuple]) -> list[tuple]:

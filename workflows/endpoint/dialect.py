@@ -86,8 +86,27 @@ def texts(content: Any, kinds: Iterable[str] = ("text",)) -> str:
     for part in content:
         if not (isinstance(part, dict) and part.get("type") in kinds and isinstance(part.get("text"), str)):
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-            raise Refusal(400, f"content has a part {kind!r}; the policy reads text alone", "unsupported")
+            raise Refusal(400, f"content has a part {kind!r}; needed texts, or of a user or tool images as data URIs",
+                          "unsupported")
     return "".join(part["text"] for part in content)
+
+
+def contents(content: Any, kinds: Iterable[str] = ("text",)) -> str | list[dict]:
+    """`texts` of a message's content; with images its parts {type: text, text} and {type: image, image}, in order."""
+    sources = [_source(part) for part in content] if isinstance(content, list) else []
+    if not any(sources):
+        return texts(content, kinds)
+    return [{"type": "image", "image": source} if source else {"type": "text", "text": texts([part], kinds)}
+            for part, source in zip(content, sources, strict=True)]
+
+
+def _source(part: Any) -> str | None:
+    """What an image is read from, in the form of any dialect or of Hugging Face; None of another part."""
+    if not isinstance(part, dict) or part.get("type") not in ("image", "image_url", "input_image"):
+        return None
+    given = part.get("image_url") or part.get("source") or part.get("image")
+    found = given.get("url") or given.get("data") if isinstance(given, dict) else given
+    return found if isinstance(found, str) else None
 
 
 def constrained(choice: Any, tools: Sequence[dict], form: Any = None, several: bool = True) -> dict[str, Any]:

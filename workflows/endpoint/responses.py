@@ -14,9 +14,9 @@ from ouroboros.workflows.endpoint.dialect import (
     Body,
     Refusal,
     constrained,
+    contents,
     event,
     read,
-    texts,
     validated,
 )
 
@@ -114,10 +114,10 @@ def _messages(items: list[dict]) -> list[dict]:
                 messages[-1].setdefault("tool_calls", []).append(call)
             elif kind == "function_call_output":
                 messages.append({"role": "tool", "tool_call_id": item["call_id"],
-                                 "content": texts(item["output"], PARTS)})
+                                 "content": contents(item["output"], PARTS)})
             elif kind == "message" and item["role"] in ("system", "developer", "user", "assistant"):
                 role = "system" if item["role"] == "developer" else item["role"]
-                messages.append({"role": role, "content": texts(item["content"], PARTS)})
+                messages.append({"role": role, "content": contents(item["content"], PARTS)})
             else:
                 raise Refusal(400, f"input has an item {kind!r} of role {item.get('role')!r}; needed message, "
                                    "function_call or function_call_output", "unsupported")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import count
 
-from ouroboros.workflows.endpoint.conversation import Ask, Conversation, Prompt
+from ouroboros.workflows.endpoint.conversation import Ask, Conversation, Prompt, parts
 from ouroboros.workflows.endpoint.dialect import Answer, Refusal
 from ouroboros.workflows.protocol.engine import Failed, Reply, Stop
 from ouroboros.workflows.protocol.outcomes import Origin
@@ -22,8 +22,8 @@ MASKS = Refusal(400, "a JSON format of replies and a forced tool_choice mask the
 class Speaker:
     """The requests in progress of one attempt.
 
-    ask(call, tokens, limit, origin, schema, stop), cancel(call): of the attempt; calls are numbered. longest: tokens of
-    a sequence. check: of the JSON schemas of replies; None: the replies are trained on, so they may not have one.
+    ask(call, tokens, limit, origin, schema, stop, pictures), cancel(call): of the attempt; calls are numbered. longest:
+    tokens of a sequence. check: of the JSON schemas of replies; None: they are trained on, so they may not have one.
     """
 
     def __init__(self, conversation: Conversation, longest: int, ask: Callable, cancel: Callable,
@@ -39,7 +39,7 @@ class Speaker:
                 raise MASKS
             await asyncio.to_thread(self._check, ask.schema)  # others go on meanwhile
         self._require_short(ask)
-        prompt = self.conversation.prompt(ask)
+        prompt = self.conversation.prompt(ask := self.conversation.looked(ask))
         if not 0 < len(prompt.tokens) < self._longest:
             raise Refusal(400, f"the prompt has {len(prompt.tokens)} tokens; needed at least 1, and fewer than "
                           f"{self._longest} (model.max_model_len, or prompt + response)", "context_length_exceeded")
@@ -63,7 +63,7 @@ class Speaker:
         stop = Stop(tuple(ask.stop), ask.shows_special) if ask.stop else None
         self._waiting |= {number: loop.create_future() for number in numbers}
         for number in numbers:
-            self._ask(number, prompt.tokens, ask.max_tokens, origin, ask.schema, stop)
+            self._ask(number, prompt.tokens, ask.max_tokens, origin, ask.schema, stop, prompt.pictures)
         try:
             return [await self._waiting[number] for number in numbers]
         except asyncio.CancelledError:  # the client is gone
@@ -92,10 +92,11 @@ class Speaker:
 
     def _require_short(self, ask: Ask) -> None:
         """Refuses what is too long whatever its tokens are: to count those of a large body takes a minute."""
-        texts = [ask.prompt] if ask.prompt is not None else [one.get("content") or "" for one in ask.messages]
+        texts = [ask.prompt] if ask.prompt is not None else [
+            part.get("text", "") for one in ask.messages for part in parts(one)]
         length = sum(map(len, texts))
         if len(texts) > self._longest or length > self._longest * self.conversation.longest_token:
-            raise Refusal(400, f"the prompt has {length} characters in {len(texts)} turns, which cannot be fewer than "
+            raise Refusal(400, f"the prompt has {length} characters in {len(texts)} parts, which cannot be fewer than "
                                f"{self._longest} tokens (model.max_model_len, or prompt + response)",
                           "context_length_exceeded")
 

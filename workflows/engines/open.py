@@ -33,12 +33,25 @@ def seeing(config, model: Path, images: bool):
     if not images:
         return config
     if settings.engine_type not in ("vllm", "transformers"):
-        raise ConfigError(f"explorer.rollout_model.engine_type={settings.engine_type}: tasks have images, which it is "
+        raise ConfigError(f"explorer.rollout_model.engine_type={settings.engine_type}: there are images, which it is "
                           "not given. Set vllm or transformers.")
     if settings.engine_type == "vllm" and (problem := images_problem(read_config(model).model_type)):
         raise ConfigError(problem)
     return config if settings.engine_type != "vllm" else config.but("explorer.rollout_model", settings.merged({
         "extra_engine_args": {"language_model_only": False} | settings.extra_engine_args}))
+
+
+def unshown(config, model: Path) -> str | None:
+    """Returns why images of agents are not shown. config: of `seeing`."""
+    settings = config.explorer.rollout_model
+    try:
+        seeing(config, model, True)
+    except ConfigError as problem:
+        return str(problem)
+    if settings.engine_type == "vllm" and settings.extra_engine_args.get("language_model_only") is not False:
+        return ("tasks have no images, so vLLM reads the text's part of the model alone: set explorer.rollout_model."
+                "extra_engine_args={language_model_only: false}")
+    return None
 
 
 def open_engine(

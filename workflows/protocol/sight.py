@@ -21,6 +21,7 @@ from ouroboros.pipeline.store.pictures import Picture, pixels
 from ouroboros.workflows.protocol.hugging_face import import_transformers, read_config
 
 MOST_BYTES = 256 << 20  # of features that are kept
+MOST_READ = 16384  # images whose tokens are kept
 MARKS = ("image_token_id", "image_token_index", "boi_token_index", "video_token_id")  # of config.json, with Gemma 3's
 TYPED = "a text of the prompt has a token that stands for an image or a video; needed texts without it"
 
@@ -162,21 +163,21 @@ class Sight:
         """Raises ModelError for a model whose images are not supported, or whose processor cannot be read."""
         config = read_config(model)
         if config.model_type not in FAMILIES:
-            raise ModelError(f"{model}: tasks have images, which are not shown to {config.model_type} models; needed a "
-                             f"model of {', '.join(FAMILIES)} (the first SmolVLM is an idefics3), or tasks without "
+            raise ModelError(f"{model}: images are not shown to {config.model_type} models; needed a model of "
+                             f"{', '.join(FAMILIES)} (the first SmolVLM is an idefics3), or tasks and agents without "
                              "images.")
         try:
             self._family = FAMILIES[config.model_type](model, config)
         except (OSError, ValueError, ImportError) as error:
             advice = "" if isinstance(error, ImportError) else (
                 " Copy preprocessor_config.json and processor_config.json of the model that it was made from.")
-            raise ModelError(f"tasks have images, and {model} has no processor of images that can be read "
+            raise ModelError(f"there are images, and {model} has no processor of images that can be read "
                              f"({' '.join(str(error).split())[:200]}).{advice}") from error
         self.counts = self._family.counts  # whether a processor tells the tiles or patches of an image that is not cut
         self.mark = self._family.mark  # of an image in a prompt, before it is expanded
         self.stands = self._family.stands  # for a feature, after
         self._typed = (_marks(model) | {self.stands}) - {self.mark}  # in no prompt before it is expanded
-        self._read: dict[Picture, tuple[list[int], tuple[int, int] | None]] = {}  # tokens, rows and columns of these
+        self._looked_up = lru_cache(MOST_READ)(self._look_up)
         self._known: OrderedDict[tuple, Tensor] = OrderedDict()  # features by image, type and device, the last used
         self._bytes = 0
 
@@ -184,11 +185,14 @@ class Sight:
         """Those that stand for an image."""
         return self._looked_up(picture)[0]
 
-    def _looked_up(self, picture: Picture) -> tuple[list[int], tuple[int, int] | None]:
-        if picture not in self._read:
-            tokens, inputs = self.processed(picture)
-            self._read[picture] = tokens, self._family.grid(inputs)
-        return self._read[picture]
+    def _look_up(self, picture: Picture) -> tuple[list[int], tuple[int, int] | None]:
+        """The tokens of an image, and their rows and columns, if it has these."""
+        tokens, inputs = self.processed(picture)
+        return tokens, self._family.grid(inputs)
+
+    def sampled(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> bool:
+        """Whether a token that stands for a feature is of none of the images that are among the tokens."""
+        return list(tokens).count(self.stands) != sum(self.tokens(one).count(self.stands) for one in pictures)
 
     def processed(self, picture: Picture) -> tuple[list[int], Inputs]:
         """The tokens that stand for an image, and its inputs of `get_image_features`: up to tens of MB,
@@ -208,11 +212,14 @@ class Sight:
         return self._family.joined(made) if pictures else made
 
     def collapsed(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
-        """The prompt before it was `expanded`, which vLLM expands itself. tokens: with a response, or without."""
+        """The prompt before it was `expanded`, which vLLM expands itself. tokens: with a response, or without; pictures
+        behind them do not count."""
         made, begin = [], 0
         for picture in pictures:
             stands = self.tokens(picture)
-            place = next(at for at in range(begin, len(tokens)) if tokens[at : at + len(stands)] == stands)
+            place = next((at for at in range(begin, len(tokens)) if tokens[at : at + len(stands)] == stands), None)
+            if place is None:
+                break
             made += [*tokens[begin:place], self.mark]
             begin = place + len(stands)
         return made + list(tokens[begin:])
@@ -285,6 +292,7 @@ def sight_of(model: str) -> Sight:
     return Sight(Path(model))
 
 
+@lru_cache(8)
 def _marks(model: Path) -> set[int]:
     """Tokens that stand for images and videos in prompts of a Hugging Face directory; none of a model of text."""
     found = read_json(model / "config.json") if (model / "config.json").is_file() else {}

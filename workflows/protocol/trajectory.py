@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.protocol.engine import Reply
 from ouroboros.workflows.protocol.kept import Kept
 
@@ -25,7 +26,8 @@ class Trajectory:
     sampled each response token [R], which the schedule knows; None without explorer.partial_rollout. experts: of the
     action tokens [sum of mask, layers, choices], which the schedule knows too; None where they are not kept. kept: what
     each response token was sampled among [R], by the schedule; None: the whole vocabulary. role: of the player whose
-    turn it is, in an attempt of several (workflows/protocol/roles.py).
+    turn it is, in an attempt of several (workflows/protocol/roles.py). pictures: whose tokens are in prompt and
+    response, in order; None: those of the task.
     """
 
     prompt_tokens: list[int]
@@ -39,6 +41,7 @@ class Trajectory:
     experts: np.ndarray | None = None
     kept: Kept | None = None
     role: str | None = None
+    pictures: tuple[Picture, ...] | None = None
 
 
 @dataclass(frozen=True)

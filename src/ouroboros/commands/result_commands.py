@@ -41,9 +41,9 @@ class _Sql(click.Command):
 def sql(question, runs, root, every, form, out, joined, timeout):
     """Ask the tables of runs or sweeps one read-only question.
 
-    QUESTION is SQL over images, pictures, raw, tasks, rejected, experience, curated, selection, profile, rollouts,
-    calls, tool_calls, feedback, trained, reference, teacher, steps, samples, scores. RUN is project/name or name;
-    default: the latest.
+    QUESTION is SQL over images, pictures, shown, raw, tasks, rejected, experience, curated, selection, profile,
+    rollouts, calls, tool_calls, feedback, trained, reference, teacher, steps, samples, scores. RUN is project/name or
+    name; default: the latest.
     """
     from ouroboros.pipeline.results import query, sweep_view
     from ouroboros.pipeline.results.view import views

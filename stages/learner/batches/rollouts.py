@@ -21,6 +21,7 @@ from ouroboros.pipeline.settings.train_batch import train_batch
 from ouroboros.pipeline.settings.truncation import is_truncated
 from ouroboros.pipeline.store import records, routings, tables
 from ouroboros.pipeline.store.errors import DataError, StageError, nearest
+from ouroboros.pipeline.store.locations import same_step
 from ouroboros.pipeline.store.pictures import named
 from ouroboros.stages.learner.batches.judged import DROPPED, judged
 from ouroboros.stages.learner.batches.sampling import Sampling
@@ -118,7 +119,8 @@ class Rollouts:
         charged = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
         rows = _rows(table, self.mixes, self.context.config.model.temperature)
         for row, hashes in zip(rows, table["pictures"].to_pylist(), strict=True):
-            row.pictures = named(hashes, self._tasks()) if hashes else ()
+            shown = same_step(self._file(row.origin.step), "shown")
+            row.pictures = named(hashes, self._tasks(), shown) if hashes else ()
         self._add_experts(rows, read)
         return Batch(step, demonstrations, rows, table, available, metrics, self._records(charged))
 

@@ -40,7 +40,7 @@ class Row:
     loss by name, [R] one number per token, or one number for all tokens. origin: None: not a rollout. experts: that the
     engine gave the position before each action token to [sum of mask, layers, choices]; None: not known. temperature:
     at which it was sampled; None: model.temperature. kept: what each action token was sampled among [sum of mask];
-    None: the whole vocabulary. pictures: images in the prompt, whose tokens are in it.
+    None: the whole vocabulary. pictures: images whose tokens are in it, none of them sampled.
     """
 
     id: str
@@ -53,6 +53,11 @@ class Row:
     temperature: float | None = None
     kept: Kept | None = None
     pictures: tuple[Picture, ...] = ()
+
+    @property
+    def given(self) -> int:
+        """The number of tokens up to the last one that was not sampled: all images are within."""
+        return len(self.tokens) - self.mask[::-1].index(0) if 0 in self.mask else self.prompt_length
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """Scatters what is given of each action token, [sum of mask, ...], to [R, ...] float32, 0 at other tokens."""
@@ -122,9 +127,9 @@ class Batch:
 
     def probe(self, limit: int) -> tuple[list[int], tuple[Picture, ...]]:
         """A probe of the weights: token ids of the longest row, at most `limit` and one fewer than the row, and its
-        images; of those with images if there are any, whose prompts are whole."""
+        images; of those with images if there are any, all of which are within."""
         row = max(self.rows, key=lambda row: (bool(row.pictures), len(row.tokens)))
-        limit = max(limit, row.prompt_length) if row.pictures else limit
+        limit = max(limit, row.given) if row.pictures else limit
         return row.tokens[: min(limit, len(row.tokens) - 1)], row.pictures
 
 

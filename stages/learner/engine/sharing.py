@@ -125,8 +125,8 @@ class Prefixes:
 
 
 def _alike(row: Row, other: Row) -> bool:
-    """Whether equal tokens of two rows mean the same: with images those of whole prompts, in which these are, alone."""
-    begin = row.prompt_length if row.pictures else 0
+    """Whether equal tokens of two rows mean the same: with images those up to the last that was given alone."""
+    begin = row.given if row.pictures else 0
     return row.pictures == other.pictures and row.tokens[:begin] == other.tokens[:begin]
 
 

@@ -22,7 +22,7 @@ def of_row(run: View, stage: Node, table: str, at: Address) -> dict[str, Any]:
     task = _task(run, row["task_id"])
     pictures = row.get("pictures") or (task or {}).get("pictures") or []
     found = {"address": str(at), "row": _short(row), "group": rollouts.group(place, table, row), "task": task,
-             "images": thumbnails(pictures[:IMAGES], [one.directory for one in run.stages], EDGE),
+             "images": thumbnails(pictures[:IMAGES], [one.directory for one in run.stages], EDGE, at.step),
              "image_count": len(pictures)}
     if table == "experience":
         trains = row["status"] == "ok" and (place / "trained").is_dir()  # another stage may train on what this one made
