@@ -236,6 +236,10 @@ def test_clipb_leaves_out_failures_that_would_lower_the_entropy():
     assert held == [pytest.approx([HALF], abs=1e-5), pytest.approx([-HALF, 0, 0, -HALF], abs=1e-5)]
     better = given.set_column(given.column_names.index("reward"), "reward", [[0.0, 1.0]])
     assert Clipb(mu=1.0)(better)["advantage"].to_pylist()[1] == pytest.approx([HALF, HALF, 0, HALF], abs=1e-5)
+    assert Clipb(mu=2.0, epsilon=1.0)(given)["advantage"].to_pylist()[0] == pytest.approx([0.5 / (HALF + 1)])
+    near = given.set_column(given.column_names.index("entropies"), "entropies", [
+        [[full], [full - 8e-9, full, math.nan, full]]])
+    assert Clipb(mu=0.0)(near)["advantage"].to_pylist()[1][:2] == pytest.approx([0, -HALF], abs=1e-5)  # 3e-9 below
 
 
 def test_clipv_leaves_out_the_few_failures_that_lower_the_entropy_most():
@@ -250,3 +254,5 @@ def test_clipv_leaves_out_the_few_failures_that_lower_the_entropy_most():
     assert [rows[1] for rows in found] == [pytest.approx(values, abs=1e-5) for values in (
         [-HALF, -HALF, -HALF], [-HALF, 0, -HALF], [0, 0, -HALF])]
     assert found[2][0] == pytest.approx([HALF], abs=1e-5)
+    better = given.set_column(given.column_names.index("reward"), "reward", [[0.0, 1.0]])
+    assert Clipv(mu=1.0, max_frac=1.0)(better)["advantage"].to_pylist()[1] == pytest.approx([HALF] * 3, abs=1e-5)

@@ -48,6 +48,7 @@ def test_vespo_fades_on_both_sides_of_the_ratio_of_a_response():
     found, statistics = scores(called(Vespo), [0.5, 4, 0.5, 1.0], [1, 1, -1, -3], [0, 0, 1, 2])
     assert found == pytest.approx([0.199148, 0.199148, -0.339785, -3], abs=1e-6)
     assert statistics["clip_fraction"] == [1, 1, 1, 0]
+    assert scores(called(Vespo), [2.0], [0.5])[0] == pytest.approx([0.099574], abs=1e-6)  # A below 1 fades alike
 
 
 def test_cispo_bounds_the_weight_and_drops_no_token():
