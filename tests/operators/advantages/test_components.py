@@ -24,13 +24,10 @@ def found(*given, **arguments):
 CASES = [{"right": 1.0, "form": 0.0}, {"right": 0.0, "form": 1.0}, *[{"right": 0.0, "form": 0.0}] * 2]
 
 
-def test_gdpo_compares_each_component():
+def test_gdpo_compares_each_component_by_its_weight():
     """right and form: +-, std 1/2: 1.5 and -0.5 each. Sums 1, 1, -1, -1; over tokens std sqrt(4 / 3): +-0.866025."""
     assert found(CASES) == [pytest.approx([x], abs=1e-5) for x in (0.866025, 0.866025, -0.866025, -0.866025)]
-
-
-def test_gdpo_with_weights_tells_equal_sums_apart():
-    """Weights 1 and 1/2: 1.5 - 0.25, 0.75 - 0.5, -0.75 twice; the mean is 0, std sqrt((25 + 1 + 9 + 9) / 16 / 3)."""
+    # Weights 1 and 1/2: 1.5 - 0.25, 0.75 - 0.5, -0.75 twice; the mean is 0, std sqrt((25 + 1 + 9 + 9) / 16 / 3).
     made = found(CASES, gdpo_reward_keys=["right", "form"], gdpo_reward_weights=[1.0, 0.5])
     assert made == [pytest.approx([x / 0.957427], abs=1e-5) for x in (1.25, 0.25, -0.75, -0.75)]
     assert found(CASES, gdpo_reward_keys=["form"])[0] == pytest.approx([-0.5], abs=1e-5)

@@ -44,15 +44,12 @@ def test_dpo_sums_by_row_and_means_over_pairs():
     assert statistics["accuracy"] == [1] * 3 + [0] * 5
 
 
-def test_kto_judges_each_response_by_itself():
+def test_kto_judges_each_response_by_itself_with_a_given_or_estimated_kl():
     """beta 1, z = 1/2: sigmoid(0.5 - 2), sigmoid(-1 - 0.5), sigmoid(0.5 - 0), sigmoid(2 - 0.5)."""
     found, mean, _, _ = losses(kto, beta=1.0, reference_point=0.5, undesirable_weight=2.0)
     s = [1 / (1 + math.exp(-x)) for x in (-1.5, -1.5, 0.5, 1.5)]
     assert found == pytest.approx([s[0]] * 2 + [2 * s[1], s[2]] + [2 * s[3]] * 4)
     assert mean.item() == pytest.approx((s[0] + 2 * s[1] + s[2] + 2 * s[3]) / 4)
-
-
-def test_kto_takes_an_estimate_of_the_kl_like_a_given_one_and_tells_it():
     found, _, _, statistics = losses(kto, beta=1.0, estimated_kl=torch.full((8,), 0.5), estimate_kl=True)
     assert found == losses(kto, beta=1.0, reference_point=0.5)[0]
     assert statistics["estimated_kl"] == [0.5] * 8
