@@ -10,7 +10,8 @@ type of their setting; the value of a secret never enters a configuration: its `
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,15 @@ def resolved(composed: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     run = {key: value for key, value in composed.items() if key != "stages"}
     entries = composed["stages"] if isinstance(composed["stages"], list) else []
     stages = [_merged(run, entry) for entry in entries]
-    with _trees([run, *stages], secrets.taken_as_secrets(composed)) as (tree, *trees):
-        made, problems = _fill(tree, run, "")
+    with _trees([run, *stages], secrets.taken_as_secrets(composed)) as tree:
+        made, problems = _fill(partial(tree, 0), run, "")
         own = []
         for at, (entry, stage) in enumerate(zip(entries, stages, strict=True)):
-            found, wrong = _fill(trees[at], stage, "") if isinstance(entry, dict) else (entry, [])
+            found, wrong = _fill(partial(tree, at + 1), stage, "") if isinstance(entry, dict) else (entry, [])
             own.append(_own(entry, found, made) if isinstance(entry, dict) else entry)
             problems += [problem.below(f"stages.{at}") for problem in wrong if problem not in problems]
     whole = {**made, "stages": own if isinstance(composed["stages"], list) else composed["stages"]}
-    names = stage_names(whole["stages"])
-    return whole, [_by_name(problem, names) for problem in [*problems, *secrets.leaks(whole)]]
+    return whole, [_by_name(one, stage_names(whole["stages"])) for one in [*problems, *secrets.leaks(whole)]]
 
 
 def stage_names(stages: Any) -> list[str]:
@@ -93,8 +93,8 @@ def _own(entry: dict[str, Any], stage: dict[str, Any], run: dict[str, Any]) -> d
 
 
 @contextlib.contextmanager
-def _trees(settings: list[Any], secret: set[str]) -> Iterator[list[Any]]:
-    """Yields settings of the run, then of its stages, as containers of OmegaConf that see the stages under `stages`.
+def _trees(settings: list[Any], secret: set[str]) -> Iterator[Callable[[int], Any]]:
+    """Yields i -> the run (0) or a stage as a container of OmegaConf that sees `stages`; slow, so made when asked for.
 
     secret: variables that a setting takes as a secret. Of these, and of those whose names mark them, an interpolation
     gives the reference, within the block.
@@ -109,28 +109,28 @@ def _trees(settings: list[Any], secret: set[str]) -> Iterator[list[Any]]:
         return FromEnvironment(value) if isinstance(value, str) else value
 
     seen = [f"${{{STAGE}:{at}}}" for at, _ in enumerate(settings[1:])]
-    trees = [OmegaConf.create({**one, "stages": seen} if isinstance(one, dict) else {}) for one in settings]
+    tree = cache(lambda i: OmegaConf.create({**settings[i], "stages": seen} if isinstance(settings[i], dict) else {}))
     OmegaConf.register_new_resolver("oc.env", env, replace=True)
-    OmegaConf.register_new_resolver(STAGE, lambda at: trees[at + 1], replace=True)
+    OmegaConf.register_new_resolver(STAGE, lambda at: tree(at + 1), replace=True)
     OmegaConf.register_new_resolver(COLUMN, lambda name: f"${{{COLUMN}:{name}}}", replace=True)
     try:
-        yield trees
+        yield tree
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
         OmegaConf.clear_resolver(STAGE)
         OmegaConf.clear_resolver(COLUMN)
 
 
-def _fill(node, raw: Any, key: str) -> tuple[Any, list[Problem]]:
-    """Returns the resolved values of one container, without invalid ones, and their problems. node: a container of
-    OmegaConf. raw: its plain values, at `key`."""
+def _fill(node: Callable[[], Any], raw: Any, key: str) -> tuple[Any, list[Problem]]:
+    """Returns the resolved values of one container, without invalid ones, and their problems. node: gives the container
+    of OmegaConf. raw: its plain values, at `key`."""
     made, problems = {}, []
     for name, value in raw.items() if isinstance(raw, dict) else enumerate(raw):
         full, wrong = f"{key}.{name}" if key else str(name), []
         if isinstance(value, (dict, list)):
-            value, wrong = _fill(node[name], value, full)
+            value, wrong = _fill(lambda name=name: node()[name], value, full)
         elif isinstance(value, str) and "${" in value and not (secrets.is_secret(full) or secrets.named_in(value)):
-            value, wrong = _value(node, name, value, full)
+            value, wrong = _value(node(), name, value, full)
             if wrong:  # the setting gets its default
                 problems += wrong
                 continue

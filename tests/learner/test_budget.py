@@ -19,16 +19,13 @@ def needs(most: int):
     return work
 
 
-def test_half_the_budget_is_tried_once_and_kept():
+def test_half_the_budget_is_tried_once_and_kept_and_holds_the_longest_row():
     budget = Budget(1000)
     assert budget.attempt(needs(1000), 10) == 1000
     assert budget.attempt(needs(600), 10) == budget.tokens == 500
     assert budget.attempt(needs(499), 10) == 250  # in a later step again
     with refuses(StageError, "micro-batches", "125"):
         budget.attempt(needs(100), 10)
-
-
-def test_a_budget_always_holds_the_longest_row():
     budget = Budget(1000)
     assert budget.attempt(needs(900), 800) == 800
     with pytest.raises(StageError):

@@ -200,6 +200,17 @@ def test_a_checkpoint_that_takes_longer_than_what_is_left_is_not_begun(stage, mo
     assert checkpoints.complete_checkpoints(stage.directory) == [2]
 
 
+def test_the_time_limit_of_a_job_is_near_a_step_and_two_checkpoints_before_it():
+    """The slowest step 7 s, twice the slowest checkpoint of 4 s, 5 s to end: 20 s."""
+    deadline = saving.Deadline()
+    for checkpoint, step in ((4.0, 7.0), (3.0, 1.0)):
+        deadline.saved(checkpoint)
+        deadline.stepped(step)
+    for left, near in ((19.0, True), (21.0, False)):
+        deadline.ends_at = time.time() + left
+        assert deadline.is_near is near
+
+
 def test_asked_to_end_in_its_last_step_it_completes(stage, monkeypatch):
     ask_in_step(stage, monkeypatch, 5)
     learn.Trainer(stage).run()

@@ -121,6 +121,10 @@ def test_an_expert_always_teaches(objective):
     given = rows(2) + rows(1, is_expert=True)
     made.choose(given, [np.array([[-1.0, 1], [-1, 5]], np.float32), np.array([[-1.0, 0]], np.float32)])
     assert [row.of_actions("teaches").tolist() for row in given] == [[0, 1], [1]]
+    for given, of_tokens, expected in ((rows(1, 1, 1, 1), [1, 5, 2, 4], [[0], [1], [0], [1]]),
+                                       (rows(1, is_expert=True), [9], [[1]])):
+        made.choose(given, [np.array([[-1.0, entropy]], np.float32) for entropy in of_tokens])
+        assert [row.of_actions("teaches").tolist() for row in given] == expected
 
 
 RAFT = ("algorithm.algorithm_type=raft", "algorithm.advantage_fn=raft", "algorithm.policy_loss_fn=sft",

@@ -54,17 +54,23 @@ def test_token_weights_of_an_aggregation(mode, normalizer, expected):
     assert together.share == apart[0].share == 1 / 3
 
 
-def test_a_pair_over_the_budget_is_refused():
+def test_a_row_or_a_pair_over_the_budget_is_refused():
     with refuses(ConfigError, "7 tokens"):
         pack([A, B], 6, 0, 1, (), Aggregation(unit=2))
+    with refuses(ConfigError, "trainer.max_token_len_per_gpu"):
+        pack([A, B], budget=3, rank=0, ranks=1)
 
 
-def test_bins_longest_first_into_the_emptiest():
+def test_bins_longest_first_into_the_emptiest_are_nearly_equal():
     """5 4 3 2 into two of 7: 5 | 4, then 3 to the 4 and 2 to the 5."""
     assert bins([5, 4, 3, 2], budget=7, count_multiple=2) == [[0, 3], [1, 2]]
     assert bins([5, 4, 3, 2], budget=14, count_multiple=1) == [[0, 1, 2, 3]]
     assert bins([3, 3, 3], budget=5, count_multiple=1) == [[0], [1], [2]]  # 9 tokens need 2 bins, but no two rows fit
     assert bins([3], budget=3, count_multiple=2) == [[0], []]
+    source = random.Random(1)
+    lengths = [source.randint(2, 24) for _ in range(200)]
+    loads = [sum(lengths[i] for i in chosen) for chosen in bins(lengths, 256, 2)]
+    assert max(loads) - min(loads) <= max(lengths)
 
 
 @pytest.mark.parametrize(("multiple", "single", "wanted"), [
@@ -94,18 +100,6 @@ def test_the_head_has_a_position_for_each_action_token_of_shared_rows(budget, sc
     """Three equal rows are 4 tokens together, and 9 action tokens: as many are in one as the budget has for those."""
     rows = [Row(name, [1, 2, 3, 4], 1, [1, 1, 1], {}) for name in "abc"]
     assert sorted(len(micro.source) for micro in pack(rows, budget, 0, 1, fill=Fill.SHARED)) == scored
-
-
-def test_micro_batches_are_nearly_equal():
-    source = random.Random(1)
-    lengths = [source.randint(2, 24) for _ in range(200)]
-    loads = [sum(lengths[i] for i in chosen) for chosen in bins(lengths, 256, 2)]
-    assert max(loads) - min(loads) <= max(lengths)
-
-
-def test_a_row_over_the_budget_is_refused():
-    with refuses(ConfigError, "trainer.max_token_len_per_gpu"):
-        pack([A, B], budget=3, rank=0, ranks=1)
 
 
 def test_what_nothing_could_be_learnt_from_is_our_mistake():

@@ -27,13 +27,10 @@ def rows(lengths, **columns):
     return [Row(f"r{i}", [5] * (2 + n), 2, [1] * n, dict(columns)) for i, n in enumerate(lengths)]
 
 
-def test_a_pass_is_cut_in_order_and_the_last_part_is_smaller():
+def test_a_pass_is_cut_in_order_with_a_smaller_last_part_and_none_without_a_token():
     made = parts_of(rows([1, 1, 1, 1, 1]), trainer(2, 2), seed=1, step=1)
     assert [[part.tolist() for part in one] for one in made] == [[[0, 1], [2, 3], [4]]] * 2
     assert [[part.tolist() for part in one] for one in parts_of(rows([1, 1]), trainer(2), 1, 1)] == [[[0, 1]]] * 2
-
-
-def test_parts_without_a_token_are_left_out():
     assert [part.tolist() for part in parts_of(rows([0, 0, 1]), trainer(1, 2), 1, 1)[0]] == [[2]]
 
 

@@ -117,13 +117,10 @@ def test_distillation_loses_it_token_by_token(distil):
     assert (without - left).tolist() == pytest.approx([0.0, 0.1, 0.0])
 
 
-def test_the_kl_is_that_of_the_batchs_own_rows():
+def test_the_kl_is_that_of_the_action_tokens_of_the_batchs_own_rows():
     """Three tokens of the batch, 0.2, 0.2 and 0.5: 0.3. The row that they are compared with has 9."""
     _, kl = penalised(table([[0.2, 0.2], [0.5], [9.0]], is_candidate=[True, True, False]), K1)
     assert kl == pytest.approx(0.3)
-
-
-def test_a_batch_without_an_action_token_has_no_kl():
     left, kl = penalised(table([[0.2, 0.2], [0.5]], action_mask=[[0, 0], [1]], is_candidate=[True, False]), K1)
     assert kl is None
     assert left["reward"].to_pylist() == pytest.approx([1.0, 0.9])

@@ -17,11 +17,8 @@ def rates(shape, warmup=0, least=0.0, total=10, peak=1.0, **others):
     return [learning_rate(step, total, given) for step in range(1, total + 1)]
 
 
-def test_constant():
+def test_a_constant_rate_after_a_warmup_in_equal_steps():
     assert rates("constant", least=0.5, peak=3e-4) == [3e-4] * 10  # its floor is for shapes that fall
-
-
-def test_warmup_rises_in_equal_steps_to_the_peak():
     assert rates("constant", warmup=4)[:6] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
 
 
@@ -61,28 +58,22 @@ def test_after_the_warmup_the_rates_are_those_of_transformers(shape, schedule):
     assert theirs[:3] == pytest.approx([0, 1 / 3, 2 / 3])
 
 
-def test_a_warmup_as_long_as_the_training_or_longer():
+def test_a_warmup_as_long_as_the_training_or_longer_or_as_a_share_of_all_steps():
     assert rates("cosine", warmup=10)[-1] == 1.0
     assert rates("linear", warmup=20)[-1] == 0.5
-
-
-def test_a_warmup_as_a_share_of_all_steps():
-    """Two tenths of ten steps are two; a part of a step counts as one, as in transformers: of ten steps 0.05 are 1 and
-    0.25 are 3, where rounding half to even gives 0 and 2. 0.29 * 100 is 28.999999999999996."""
+    # Two tenths of ten steps are two; a part of a step counts as one, as in transformers: of ten steps 0.05 are 1 and
+    # 0.25 are 3, where rounding half to even gives 0 and 2. 0.29 * 100 is 28.999999999999996.
     assert rates("linear", lr_warmup_steps_ratio=0.2, least=0.2) == rates("linear", warmup=2, least=0.2)
     assert rates("constant", lr_warmup_steps_ratio=0.29, total=100)[28] == 1.0
     assert rates("constant", lr_warmup_steps_ratio=0.05, total=10)[0] == 1.0
     assert rates("constant", lr_warmup_steps_ratio=0.25, total=10)[:3] == pytest.approx([1 / 3, 2 / 3, 1])
 
 
-def test_wsd_stays_and_falls_over_its_last_steps_alone():
+def test_wsd_stays_and_falls_over_its_last_steps_alone_or_after_the_warmup():
     """2 up, 4 at the peak, then 4 from 1 on down, to 0.2 one step after the last: 0.2 a step."""
     expected = [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4]
     assert rates("wsd", warmup=2, least=0.2, lr_decay_steps=4) == pytest.approx(expected)
     assert rates("wsd", warmup=2, least=0.2, lr_decay_steps_ratio=0.4) == pytest.approx(expected)
-
-
-def test_wsd_without_room_to_stay_falls_after_the_warmup():
     assert rates("wsd", warmup=6, lr_decay_steps=9)[5:] == pytest.approx([1.0, 1.0, 0.75, 0.5, 0.25])
 
 

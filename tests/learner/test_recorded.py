@@ -50,13 +50,10 @@ def test_one_explorer_step_is_a_batch_and_after_the_last_comes_the_first(recorde
     assert advantages == pytest.approx([0.707106, -0.707106] * 2, abs=2e-6)
 
 
-def test_a_batch_over_the_end_of_a_pass_takes_up_the_beginning(recorded):
+def test_a_batch_over_the_end_of_a_pass_takes_up_the_beginning_and_may_be_part_of_a_step(recorded):
     """Batches of two steps out of three: 1 2, 3 1, 2 3."""
     source = recorded("buffer.train_batch_size=8", "buffer.total_steps=3")
     assert [[name[0] for name in ids(source, t)[::4]] for t in (1, 2, 3)] == [["1", "2"], ["3", "1"], ["2", "3"]]
-
-
-def test_parts_of_an_explorer_step_are_batches_too(recorded):
     source = recorded("buffer.train_batch_size=2", "buffer.total_steps=8")
     assert ids(source, 2) == ["1/2", "1/3"]
     assert ids(source, 8) == ["1/2", "1/3"]  # six batches a pass

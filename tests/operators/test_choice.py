@@ -87,11 +87,6 @@ def test_a_loss_without_a_gradient_is_refused():
     loss(**columns | {"logprobs": torch.zeros(2)})  # where none is asked for, none is missed
 
 
-def test_a_column_that_a_batch_does_not_have_is_told_with_those_that_it_has():
-    with refuses(DataError, "teacher_logprobs", "experience_id", "action_mask"):
-        advantages("of_a_teacher")
-
-
 def test_a_name_without_a_colon_is_one_of_ours():
     assert isinstance(chosen_advantage("grpo", {}), Grpo)
     assert isinstance(chosen_loss("ppo", {}), Ppo)
@@ -99,9 +94,11 @@ def test_a_name_without_a_colon_is_one_of_ours():
         chosen_advantage("grop", {})
 
 
-def test_an_advantage_answers_for_rows_or_for_tokens():
+def test_an_advantage_answers_for_rows_or_tokens_and_a_column_that_lacks_is_told_with_those_there_are():
     assert advantages("half", factor=2.0).to_pydict() == {"experience_id": ["a", "b"], "advantage": [2.0, 2.0]}
     assert advantages("per_token")["advantage"].to_pylist() == [[1.0, 1.0], [1.0, 1.0]]
+    with refuses(DataError, "teacher_logprobs", "experience_id", "action_mask"):
+        advantages("of_a_teacher")
 
 
 @pytest.mark.parametrize(("name", "words"), [

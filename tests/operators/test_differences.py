@@ -60,9 +60,13 @@ def test_every_line_of_the_table_has_an_example():
     assert len(lines) > 45
 
 
-def test_a_group_of_one_and_of_two():
+def test_groups_of_one_and_of_two():
     assert advantage("grpo", {"group_id": ["g"], "reward": [1.0]}) == [0]
     assert (2 * 0.5**2, 2 * 0.5**8) == (1 / 2, 1 / 128)  # all right or all wrong
+    alone = {"group_id": ["g"], "reward": [1.0]}
+    assert [advantage(name, alone) for name in ("maxrl", "grpo_passk")] == [[0], [0]]
+    two = {"group_id": ["g", "h"], "action_mask": [[1], [1]], "reward_components": [[("a", 1.0)], [("a", 0.0)]]}
+    assert advantage("gdpo", two) == [[0], [0]]
 
 
 def test_one_bound_alone_leaves_the_other():
@@ -101,13 +105,6 @@ def test_grpo_beside_the_papers():
     assert np.dot(losses, np.repeat(token_weights(original["loss_agg_mode"], [3, 1]), [3, 1])) == pytest.approx(0)
     assert loss("ppo", [5.0], [-1.0], [0])[0] == pytest.approx([3])
     assert loss("ppo", [5.0], [-1.0], [0], **original["policy_loss_fn_args"])[0] == pytest.approx([5])
-
-
-def test_groups_of_one_of_advantages_that_others_have():
-    alone = {"group_id": ["g"], "reward": [1.0]}
-    assert [advantage(name, alone) for name in ("maxrl", "grpo_passk")] == [[0], [0]]
-    two = {"group_id": ["g", "h"], "action_mask": [[1], [1]], "reward_components": [[("a", 1.0)], [("a", 0.0)]]}
-    assert advantage("gdpo", two) == [[0], [0]]
 
 
 def test_grpo_with_a_rank_penalty():
@@ -156,9 +153,14 @@ def test_sapo(ratio, there, here):
     assert -loss("sapo", [ratio], [1.0])[1][0] == pytest.approx(here, abs=0.005)
 
 
-def test_topr_looks_at_the_response():
+def test_topr_looks_at_the_response_and_reads_the_engines_log_probs():
     for level, weights in (("token", [0.5, 1]), ("sequence", [1, 1])):
         assert loss("topr", [0.5, 4.0], [-1.0, -1.0], [0, 0], level=level)[1] == pytest.approx(weights)
+    # Engine -1, policy -1.69: the ratio is 1/2, which weighs a failure. Old log-probs are not read.
+    columns = {"logprobs": torch.tensor([-1.0 - math.log(2)]), "rollout_logprobs": torch.tensor([-1.0]),
+               "advantages": torch.tensor([-1.0]), "rows": torch.tensor([0])}
+    _, statistics = POLICY_LOSSES["topr"]()(**columns)
+    assert statistics["alpha"].tolist() == pytest.approx([0.5])
 
 
 def test_the_kl_penalty_and_its_coefficient():
@@ -266,11 +268,3 @@ def test_learning_rates():
 def test_a_replay_is_of_whole_groups():
     made = divided(96, explored=96, group=8, experts=Fraction(0), replayed=Fraction("0.3"))
     assert (made.replayed, made.fresh) == (24, 72)
-
-
-def test_topr_reads_the_engines_log_probs():
-    """Engine -1, policy -1.69: the ratio is 1/2, which weighs a failure. Old log-probs are not read."""
-    columns = {"logprobs": torch.tensor([-1.0 - math.log(2)]), "rollout_logprobs": torch.tensor([-1.0]),
-               "advantages": torch.tensor([-1.0]), "rows": torch.tensor([0])}
-    _, statistics = POLICY_LOSSES["topr"]()(**columns)
-    assert statistics["alpha"].tolist() == pytest.approx([0.5])

@@ -48,9 +48,11 @@ def test_a_plain_record_and_a_demonstration_which_is_its_own_truth():
     assert read([{"prompt": "1 + 1?", "response": "2"}], "demonstration") == [RawTask(0, "1 + 1?", "2", "2")]
 
 
-def test_what_is_no_text_is_json():
+def test_what_is_no_text_is_json_and_nulls_stay_null_for_curation_to_tell():
     (made,) = read([{"question": 12, "answer": {"numbers": [3, 5], "target": 8}}])
     assert (made.question, made.answer, made.solution) == ("12", '{"numbers": [3, 5], "target": 8}', None)
+    (made,) = read([{"question": None, "answer": None}])
+    assert (made.question, made.answer, made.problem) == (None, None, None)
 
 
 @pytest.mark.parametrize(("value", "text"), [
@@ -58,11 +60,6 @@ def test_what_is_no_text_is_json():
     ([Decimal("1.50"), None], '["1.50", null]'), (True, "true"), (2**70, "1180591620717411303424")])
 def test_a_value_that_json_lacks_has_no_quotes(value, text):
     assert text_of(value) == text
-
-
-def test_nulls_stay_null_for_curation_to_tell():
-    (made,) = read([{"question": None, "answer": None}])
-    assert (made.question, made.answer, made.problem) == (None, None, None)
 
 
 @pytest.mark.parametrize(("record", "columns"), [
@@ -114,14 +111,11 @@ def test_messages_that_end_with_the_user_take_the_response_column():
     wording(second.problem, "'response'")
 
 
-def test_pairs_as_texts_and_as_messages():
+def test_pairs_as_texts_as_messages_and_beside_their_conversation():
     plain, talk = read([{"prompt": "1 + 1?", "chosen": "2", "rejected": "3"}], "demonstration"), read(
         [{"prompt": "1 + 1?", "chosen": turns("u", "1 + 1?", "a", "2"), "rejected": turns("a", "3")[0]}],
         "demonstration")
     assert plain == talk == [RawTask(0, "1 + 1?", "2", None, [], "2", "3")]
-
-
-def test_a_pair_beside_its_conversation():
     talk = turns("u", "1 + 1?", "a", "2")
     (made,) = read([{"messages": talk, "chosen": talk, "rejected": turns("u", "1 + 1?", "a", "3")}], "demonstration",
                    prompt_type="messages", messages_key="messages")

@@ -59,13 +59,10 @@ def test_countdown_reward(response, reward):
     assert components["accuracy"] == float(reward == 1)
 
 
-def test_countdown_reward_divides_and_takes_a_tolerance():
+def test_countdown_reward_divides_takes_a_tolerance_and_may_have_no_prize_for_form():
     assert countdown_reward("1/3", '{"numbers": [1, 3], "target": 0.333333}')["accuracy"] == 1
     assert countdown_reward("1/3", '{"numbers": [1, 3], "target": 0.3333}')["accuracy"] == 0
     assert countdown_reward("8*3/(5-1)", '{"numbers": [1, 3, 5, 8], "target": 6}')["accuracy"] == 1
-
-
-def test_countdown_reward_without_a_prize_for_form():
     assert sum(countdown_reward("7+5+3", TRUTH, format_score=0.0).values()) == 0
 
 

@@ -17,17 +17,14 @@ from ouroboros.operators.statistics import (
 from tests.golden.messages import refuses
 
 
-def test_an_interval_by_hand():
+def test_intervals_by_hand_of_few_and_of_many_tasks():
     """1 0 and the two more, 1 0: middle 1/2, variance 4 * 0.25 / 3, standard error 0.288675, t of 3 degrees of freedom
     3.182446: 0.5 -+ 0.918693, cut to 0 and 1. Eight 1 and two 0 with both: middle 9/12, variance (9 * 0.0625 +
     3 * 0.5625) / 11 = 0.204545, standard error 0.130558, t of 11 degrees 2.200985: 0.75 -+ 0.287356."""
     assert mean_interval([1.0, 0.0]) == (0.5, 0.0, 1.0)
     assert mean_interval([1.0] * 8 + [0.0] * 2) == pytest.approx((0.8, 0.462644, 1.0), abs=1e-6)
-
-
-def test_many_tasks_have_about_the_normal_interval():
-    """256 tasks, half 0.4 and half 0.6, with the two more: variance (256 * 0.01 + 2 * 0.25) / 257 = 0.0119066, standard
-    error 0.00679334, t of 257 degrees of freedom 1.969237: half an interval 0.0133777."""
+    # 256 tasks, half 0.4 and half 0.6, with the two more: variance (256 * 0.01 + 2 * 0.25) / 257 = 0.0119066, standard
+    # error 0.00679334, t of 257 degrees of freedom 1.969237: half an interval 0.0133777.
     mean, low, high = mean_interval([0.4, 0.6] * 128)
     assert (mean, low, high) == pytest.approx((0.5, 0.4866223, 0.5133777), abs=1e-7)
 
@@ -49,16 +46,13 @@ def test_tasks_that_all_agree_leave_doubt_around_the_estimate(count, value):
     assert not 0 < low < 1e-9
 
 
-def test_pass_at_k_by_hand():
+def test_pass_at_k_by_hand_and_as_the_share_of_draws_with_a_right_one():
     """4 responses, 2 right: two drawn are both wrong with chance 1/6.  8, 1, 4: 35/70."""
     assert pass_at_k(4, 2, 2) == pytest.approx(5 / 6)
     assert pass_at_k(8, 1, 4) == pytest.approx(0.5)
     assert pass_at_k(10, 3, 1) == pytest.approx(0.3)
     assert pass_at_k(8, 5, 4) == 1.0  # only 3 are wrong
     assert pass_at_k(8, 0, 8) == 0.0
-
-
-def test_pass_at_k_is_the_share_of_draws_with_a_right_one():
     for responses, solved in ((5, 2), (6, 1), (7, 4)):
         for k in range(1, responses + 1):
             draws = list(itertools.combinations([1] * solved + [0] * (responses - solved), k))

@@ -51,13 +51,10 @@ def test_an_attempt_counts_once_however_many_rows_it_has(function, arguments, fi
     assert [*found[1], *found[2], *found[3]] == pytest.approx([others] * 3, abs=5e-6)
 
 
-def test_the_best_attempt_is_kept_with_all_of_its_rows():
+def test_the_best_attempt_is_kept_and_balance_counts_attempts_with_all_of_their_rows():
     batch = runs((0.0, 2), (1.0, 3), (0.5, 1))
     assert by_run(raft(batch), batch) == {1: [1.0] * 3}
-
-
-def test_balance_counts_attempts():
-    """One attempt at least at the mean of 1/3, in three rows, and two below: one of them is kept, with all its rows."""
+    # One attempt at least at the mean of 1/3, in three rows, and two below: one of them is kept, with all its rows.
     batch = runs((1.0, 3), (0.0, 2), (0.0, 2))
     found = by_run(rec(batch, drop="balance"), batch)
     assert found[0] == [0.5] * 3

@@ -24,16 +24,16 @@ def found(*given, **arguments):
 CASES = [{"right": 1.0, "form": 0.0}, {"right": 0.0, "form": 1.0}, *[{"right": 0.0, "form": 0.0}] * 2]
 
 
-def test_gdpo_compares_each_component():
+def test_gdpo_compares_each_component_by_its_weight():
     """right and form: +-, std 1/2: 1.5 and -0.5 each. Sums 1, 1, -1, -1; over tokens std sqrt(4 / 3): +-0.866025."""
     assert found(CASES) == [pytest.approx([x], abs=1e-5) for x in (0.866025, 0.866025, -0.866025, -0.866025)]
-
-
-def test_gdpo_with_weights_tells_equal_sums_apart():
-    """Weights 1 and 1/2: 1.5 - 0.25, 0.75 - 0.5, -0.75 twice; the mean is 0, std sqrt((25 + 1 + 9 + 9) / 16 / 3)."""
+    # Weights 1 and 1/2: 1.5 - 0.25, 0.75 - 0.5, -0.75 twice; the mean is 0, std sqrt((25 + 1 + 9 + 9) / 16 / 3).
     made = found(CASES, gdpo_reward_keys=["right", "form"], gdpo_reward_weights=[1.0, 0.5])
     assert made == [pytest.approx([x / 0.957427], abs=1e-5) for x in (1.25, 0.25, -0.75, -0.75)]
     assert found(CASES, gdpo_reward_keys=["form"])[0] == pytest.approx([-0.5], abs=1e-5)
+    # +-1/2, undivided in the group, then over std 0.707107 + 1
+    plain = found([{"a": 1.0}, {"a": 0.0}], "gg", norm_adv_by_std_in_grpo=False, level="sequence", epsilon=1.0)
+    assert plain == [pytest.approx([x], abs=1e-6) for x in (0.292893, -0.292893)]
 
 
 def test_gdpo_whitens_over_tokens_or_responses():
@@ -77,3 +77,5 @@ def test_rlcr_scores_what_the_model_says_of_itself():
 def test_rlcr_needs_both_components_from_0_to_1(components):
     with refuses(DataError, "row e0", "confidence" if components["accuracy"] > 0 else "accuracy"):
         Rlcr()(batch([components], "g"))
+    with pytest.raises(ValueError, match="brier_weight"):
+        Rlcr(brier_weight=1.5)

@@ -37,9 +37,11 @@ def close(found, *expected, tolerance=3e-6):
     return True
 
 
-def test_grpo_compares_within_the_group():
+def test_grpo_compares_within_the_group_and_epsilon_damps():
     """1 0 0 1: mean 1/2, std = sqrt(4 (1/2)^2 / 3) = 0.577350, so +-0.866025.  0 1 2: mean 1, std 1."""
     assert close(ask(grpo, [1, 0, 0, 1], [0, 1, 2]), [0.8660254, -0.8660254, -0.8660254, 0.8660254], [-1, 0, 1])
+    # 0 1 2 with epsilon 1: (r - 1) / (1 + 1).
+    assert close(ask(grpo, [0, 1, 2], epsilon=1), [-0.5, 0, 0.5])
 
 
 def test_grpo_of_one_row_and_of_equal_rewards_teaches_nothing():
@@ -47,11 +49,6 @@ def test_grpo_of_one_row_and_of_equal_rewards_teaches_nothing():
     assert ask(grpo, [3], [0.1, 0.1, 0.1]) == [[0.0], [0.0] * 3]
     assert ask(grpo, [3], std_cal_level="batch") == [[0.0]]
     assert ask(dr_grpo, [3], [0.1, 0.1, 0.1]) == [[0.0], [0.0] * 3]
-
-
-def test_grpo_epsilon_damps():
-    """0 1 2 with epsilon 1: (r - 1) / (1 + 1)."""
-    assert close(ask(grpo, [0, 1, 2], epsilon=1), [-0.5, 0, 0.5])
 
 
 def test_grpo_leaves_out_groups_of_little_spread():
@@ -236,6 +233,10 @@ def test_clipb_leaves_out_failures_that_would_lower_the_entropy():
     assert held == [pytest.approx([HALF], abs=1e-5), pytest.approx([-HALF, 0, 0, -HALF], abs=1e-5)]
     better = given.set_column(given.column_names.index("reward"), "reward", [[0.0, 1.0]])
     assert Clipb(mu=1.0)(better)["advantage"].to_pylist()[1] == pytest.approx([HALF, HALF, 0, HALF], abs=1e-5)
+    assert Clipb(mu=2.0, epsilon=1.0)(given)["advantage"].to_pylist()[0] == pytest.approx([0.5 / (HALF + 1)])
+    near = given.set_column(given.column_names.index("entropies"), "entropies", [
+        [[full], [full - 8e-9, full, math.nan, full]]])
+    assert Clipb(mu=0.0)(near)["advantage"].to_pylist()[1][:2] == pytest.approx([0, -HALF], abs=1e-5)  # 3e-9 below
 
 
 def test_clipv_leaves_out_the_few_failures_that_lower_the_entropy_most():
@@ -250,3 +251,6 @@ def test_clipv_leaves_out_the_few_failures_that_lower_the_entropy_most():
     assert [rows[1] for rows in found] == [pytest.approx(values, abs=1e-5) for values in (
         [-HALF, -HALF, -HALF], [-HALF, 0, -HALF], [0, 0, -HALF])]
     assert found[2][0] == pytest.approx([HALF], abs=1e-5)
+    # a success with the largest D takes no failure's place: D = 1.1 and 0.9, 0, 0, std 0.505
+    lower = given.set_column(given.column_names.index("mean_scores"), "mean_scores", [[[1.6], [1.4, 0.5, 0.5]]])
+    assert Clipv(mu=1.0)(lower)["advantage"].to_pylist()[1] == pytest.approx([0, -HALF, -HALF], abs=1e-5)

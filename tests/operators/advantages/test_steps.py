@@ -39,10 +39,7 @@ def test_step_wise_grpo_counts_runs_and_not_turns():
                                          ("g", 0, 1, "s", 0.0, None), ("g", 1, 0, "s", 0.0, None)), epsilon=1.0)
     scale = 0.5 / (HALF + 1)
     assert found == pytest.approx([scale, scale, scale, -scale])
-
-
-def test_step_wise_grpo_with_the_std_of_all_runs():
-    """Runs 1 0 and 3 3: mean 7/4, std 3/2 (see grpo)."""
+    # Runs 1 0 and 3 3: mean 7/4, std 3/2 (see grpo).
     rows = [*TWO, ("h", 0, 0, "s", 3.0, None), ("h", 1, 0, "s", 3.0, None)]
     assert answers(step_wise_grpo, runs(*rows), std_cal_level="batch") == pytest.approx(
         [1 / 3, 1 / 3, -1 / 3, -1 / 3, 0, 0], abs=1e-6)
@@ -62,26 +59,20 @@ def test_gigpo_adds_the_comparison_of_equal_states():
     assert answers(gigpo, runs(*TWO), gamma=0) == pytest.approx([0.5, 1.0, -0.5, -1.0])  # gains (0, 1) and (0, 0)
 
 
-def test_gigpo_divided_by_std():
+def test_gigpo_divided_by_std_with_epsilon_added_to_each():
     """Two values always come to +-1/sqrt 2: one for the episode, one for the state."""
     found = answers(gigpo, runs(*TWO), gamma=0.5, fnorm="std")
     assert found == pytest.approx([2 * HALF] * 2 + [-2 * HALF] * 2, abs=1e-5)
-
-
-def test_gigpo_adds_epsilon_to_every_std():
-    """Episodes 1 and 0, bucket u 1 and 0: std 1/sqrt 2. Bucket s 1/2 and 0: half of that. epsilon 1/2."""
+    # Episodes 1 and 0, bucket u 1 and 0: std 1/sqrt 2. Bucket s 1/2 and 0: half of that. epsilon 1/2.
     episode, s = 0.5 / (HALF + 0.5), 0.25 / (HALF / 2 + 0.5)
     found = answers(gigpo, runs(*TWO), gamma=0.5, fnorm="std", epsilon=0.5)
     assert found == pytest.approx([episode + s, 2 * episode, -episode - s, -2 * episode])
 
 
-def test_gigpo_never_compares_states_of_two_tasks():
+def test_gigpo_compares_states_of_one_task_that_are_met_twice():
     """Task h is seen in the same state s, with a gain of 100: g does not notice; h, alone, learns nothing."""
     rows = [*TWO, ("h", 0, 0, "s", 100.0, 100.0)]
     assert answers(gigpo, runs(*rows), gamma=0.5) == pytest.approx([0.75, 1.0, -0.75, -1.0, 0.0])
-
-
-def test_gigpo_a_state_that_is_met_once_adds_nothing():
     rows = [TWO[0], ("g", 0, 1, "only here", 1.0, 1.0), *TWO[2:]]
     assert answers(gigpo, runs(*rows), gamma=0.5) == pytest.approx([0.75, 0.5, -0.75, -0.5])
 

@@ -45,14 +45,11 @@ def test_gae_reads_nothing_where_there_is_no_action_and_padding_changes_nothing(
         assert [[a, b], [c]] == lists(plain, name)
 
 
-def test_whitening_of_too_little_is_zero():
+def test_whitening_of_too_little_is_zero_and_of_a_tiny_spread_is_damped_within_the_root():
     assert whiten(np.array([])).tolist() == []
     assert whiten(np.array([5.0])).tolist() == [0.0]
     assert whiten(np.array([5.0, 5.0])).tolist() == [0.0, 0.0]
-
-
-def test_whitening_of_a_tiny_spread_is_damped_within_the_root():
-    """0, 1 and 2 ten-thousandths: variance 1e-8, and 1e-8 more: 1e-4 / sqrt(2e-8)."""
+    # 0, 1 and 2 ten-thousandths: variance 1e-8, and 1e-8 more: 1e-4 / sqrt(2e-8).
     assert whiten(np.array([0.0, 1e-4, 2e-4])) == pytest.approx([-HALF, 0, HALF])
 
 
@@ -85,9 +82,11 @@ def teacher(student, teacher, mask=None):
     return advantage_batch(action_mask=mask, old_logprobs=student, teacher_logprobs=teacher)
 
 
-def test_distillation_follows_the_teacher():
+def test_distillation_follows_the_teacher_and_is_jsd_at_the_students_end():
     made = on_policy_distill(teacher([[-2.0, -1.0, -1.0]], [[-1.0, 5.0, -1.5]], [[1, 0, 1]]), kl_coef=2.0)
     assert lists(made) == [[2.0, 0, -1.0]]
+    batch = teacher([[-2.0, -1.0, -1.0]], [[-1.0, 5.0, -1.5]], [[1, 0, 1]])
+    assert lists(jsd(batch, lambda_coef=1.0, kl_coef=2.0)) == lists(on_policy_distill(batch, kl_coef=2.0))
 
 
 def test_jsd_has_the_sign_of_the_teachers_opinion():
@@ -106,11 +105,6 @@ def test_jsd_at_its_ends_is_the_kl_that_the_divergence_tends_to():
         assert lists(jsd(batch, lambda_coef=abs(b - near)))[0][0] / near == pytest.approx(of_kl, rel=1e-5)
     far = teacher([[-90.0]], [[-0.5]])
     assert lists(jsd(far, lambda_coef=0))[0] == pytest.approx([math.expm1(20)])
-
-
-def test_jsd_of_the_students_end_is_on_policy_distillation():
-    batch = teacher([[-2.0, -1.0, -1.0]], [[-1.0, 5.0, -1.5]], [[1, 0, 1]])
-    assert lists(jsd(batch, lambda_coef=1.0, kl_coef=2.0)) == lists(on_policy_distill(batch, kl_coef=2.0))
 
 
 @pytest.mark.parametrize("b", [0.0, 0.2, 0.5, 0.9, 1.0])

@@ -162,6 +162,8 @@ def test_gmpo_is_the_geometric_mean_of_clipped_ratios():
     (dppo_tv, 3.0, -1.0, 3.0),   # away from where A points it may be anywhere
     (dppo_kl, 2.0, 1.0, -2.0),   # 0.1 ln(1/2) + 0.9 ln(9/8) = 0.0367 nats
     (dppo_kl, 3.0, 1.0, 0.0),    # 0.1 ln(1/3) + 0.9 ln(9/7) = 0.1163
+    (dppo_kl, 0.9, -1.0, 0.9),   # 0.1 ln(1 / 0.9) + 0.9 ln(0.9 / 0.91) = 0.0006
+    (dppo_kl, 3.0, -1.0, 3.0),   # away from where A points
     (dppo_kl, 0.1, -1.0, 0.1)])  # 0.1 to 0.01: 0.1 ln 10 + 0.9 ln(0.9 / 0.99) = 0.1445 is beyond
 def test_dppo_bounds_a_divergence(function, ratio, advantage, loss):
     """The loss is -A ratio log pi; log pi is ln 0.1 + ln ratio."""

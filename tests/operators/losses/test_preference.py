@@ -44,15 +44,12 @@ def test_dpo_sums_by_row_and_means_over_pairs():
     assert statistics["accuracy"] == [1] * 3 + [0] * 5
 
 
-def test_kto_judges_each_response_by_itself():
+def test_kto_judges_each_response_by_itself_with_a_given_or_estimated_kl():
     """beta 1, z = 1/2: sigmoid(0.5 - 2), sigmoid(-1 - 0.5), sigmoid(0.5 - 0), sigmoid(2 - 0.5)."""
     found, mean, _, _ = losses(kto, beta=1.0, reference_point=0.5, undesirable_weight=2.0)
     s = [1 / (1 + math.exp(-x)) for x in (-1.5, -1.5, 0.5, 1.5)]
     assert found == pytest.approx([s[0]] * 2 + [2 * s[1], s[2]] + [2 * s[3]] * 4)
     assert mean.item() == pytest.approx((s[0] + 2 * s[1] + s[2] + 2 * s[3]) / 4)
-
-
-def test_kto_takes_an_estimate_of_the_kl_like_a_given_one_and_tells_it():
     found, _, _, statistics = losses(kto, beta=1.0, estimated_kl=torch.full((8,), 0.5), estimate_kl=True)
     assert found == losses(kto, beta=1.0, reference_point=0.5)[0]
     assert statistics["estimated_kl"] == [0.5] * 8
@@ -90,6 +87,8 @@ def test_orpo_adds_the_odds_to_the_likelihood():
     same, columns, _ = without_reference(orpo, [-1.0, -1.0], [0, 1])
     same[0].backward()
     assert columns.grad.sum().item() == pytest.approx(-1)  # of the likelihood; the odds' cancel
+    certain = without_reference(orpo, [0.0, math.log(0.5)], [0, 1])[2]  # log p is at most -2^-24 there
+    assert certain["log_odds_ratio"] == pytest.approx([24 * math.log(2)] * 2)
 
 
 # c = 0.2, r = -0.1 and c = 0, r = 0.2 by GAPS and beta 0.1; l(x) = -log sigmoid(x)
@@ -119,6 +118,12 @@ def test_aot_compares_what_has_the_same_rank_in_the_batch():
     mean.backward()  # -sigmoid(-1) / 2 and -1/4 for the responses that are compared, each token of them
     one = 1 / (1 + math.e) / 2
     assert gaps.grad.tolist() == pytest.approx([-0.25, -0.25, one, -one] + [0.25] * 4)
+    # three pairs, chosen 1 5 3 and rejected 0 2 1: a response goes with the other side's of its rank; as pairs 1 3 2,
+    # and the reference's are 3 1 2
+    ours, rows = torch.tensor([1.0, 0, 5, 2, 3, 1]), torch.arange(6)
+    for name, theirs, partners in (("aot_unpaired", [0.0] * 6, [0, 1, 2, 5, 1, 3]),
+                                   ("aot", [3.0, 0, 1, 0, 2, 0], [-2, -2, 2, 2, 0, 0])):
+        assert Dpo(loss_type=[name], beta=1.0).choose(ours, torch.tensor(theirs), rows).tolist() == partners
 
 
 def test_a_list_is_a_weighted_sum_and_the_likelihood_is_over_all_chosen_tokens():

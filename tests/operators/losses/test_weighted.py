@@ -27,14 +27,11 @@ def scores(function, ratios, advantages, rows=None, **given):
     return (-new.grad).tolist(), {name: value.tolist() for name, value in statistics.items()}
 
 
-def test_topr_tapers_failures_by_the_ratio_of_the_response():
+def test_topr_tapers_failures_by_the_ratio_of_the_response_or_the_token_below_a_threshold():
     """Row 0, A = -1: ratios 1/2 and 4 come to 2, no taper; row 1: 1/2 and 1/2 to 1/4; row 2 succeeds: weight 1."""
     found, statistics = scores(topr, [0.5, 4, 0.5, 0.5, 0.1], [-1, -1, -1, -1, 2], [0, 0, 1, 1, 2])
     assert found == pytest.approx([-1, -1, -0.25, -0.25, 2])
     assert statistics["clip_fraction"] == [0, 0, 1, 1, 0]
-
-
-def test_topr_by_token_and_with_another_threshold():
     found, _ = scores(topr, [0.5, 4], [-1, -1], [0, 0], level="token")
     assert found == pytest.approx([-0.5, -1])
     assert scores(topr, [0.5], [0.5], advantage_threshold=0.6)[0] == pytest.approx([0.25])
@@ -48,6 +45,7 @@ def test_vespo_fades_on_both_sides_of_the_ratio_of_a_response():
     found, statistics = scores(called(Vespo), [0.5, 4, 0.5, 1.0], [1, 1, -1, -3], [0, 0, 1, 2])
     assert found == pytest.approx([0.199148, 0.199148, -0.339785, -3], abs=1e-6)
     assert statistics["clip_fraction"] == [1, 1, 1, 0]
+    assert scores(called(Vespo), [2.0], [0.5])[0] == pytest.approx([0.099574], abs=1e-6)  # A below 1 fades alike
 
 
 def test_cispo_bounds_the_weight_and_drops_no_token():

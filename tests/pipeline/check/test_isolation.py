@@ -25,14 +25,11 @@ def nothing_isolates(monkeypatch, tmp_path):
     programs.cell.cache_clear()
 
 
-def test_a_machine_that_isolates_nothing_is_a_problem_of_the_check():
+def test_a_machine_that_isolates_nothing_is_a_problem_and_isolation_none_a_warning():
     problems, warnings = isolation(recipe()).values()
     assert [one.key for one in problems] == ["buffer.explorer_input.taskset.reward_fn_args.isolation"]
     assert "apt-get install bubblewrap" in problems[0]
     assert warnings == []
-
-
-def test_isolation_none_is_a_warning_of_every_check():
     problems, warnings = isolation(recipe("buffer.explorer_input.taskset.reward_fn_args={isolation: none}")).values()
     assert (problems, [one.found for one in warnings]) == ([], ["none"])
 

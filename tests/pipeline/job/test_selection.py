@@ -77,13 +77,10 @@ def test_no_task_at_all():
 TWO = [Selector(5, "shuffle", 1), Selector(4, "sequential", 1)]  # tasks 0 to 4, and 5 to 8
 
 
-def test_fresh_tasks_are_of_the_same_set_and_not_those_that_were_asked():
+def test_fresh_tasks_are_of_the_same_set_and_come_again_where_it_has_no_other():
     """Of tasks 0 to 4 three were asked, of 5 to 8 one."""
     made = redraw(TWO, [0, 1, 0, 1, 1], {0, 2, 4, 7}, explorer_step=3, round_=1)
     assert [set(made[0::2][:2]), set(made[1:2] + made[3:])] == [{1, 3}, {5, 6, 8}]
-
-
-def test_a_set_that_has_no_other_task_gives_them_again():
     made = redraw(TWO, [1] * 6, {5, 6, 7}, explorer_step=1, round_=1)
     assert made[0] == 8
     assert sorted(made[1:4]) == [5, 6, 7]

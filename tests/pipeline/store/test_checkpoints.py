@@ -101,6 +101,8 @@ def test_a_linked_tree_is_a_copy_that_outlives_its_source_and_replaces_what_was_
     assert (tmp_path / "b" / "inner" / "w").read_text() == "1"
     assert names(tmp_path) == ["a", "b"]
     assert names(tmp_path / "b") == ["inner"]
+    checkpoints.link_tree(tmp_path / "b", tmp_path / "new")
+    assert names(tmp_path / "new") == ["inner"]
 
 
 def test_a_model_is_copied_without_its_weights_and_our_own_files(tmp_path):

@@ -107,6 +107,11 @@ def test_a_delta_holds_the_positions_and_values_that_changed(stage):
     found = load_file(place(stage, 1) / versions.DELTA)
     assert {name: values.tolist() for name, values in found.items()} == {"a:index": [1, 4], "a:value": [2, 5]}
     assert not (place(stage, 1) / checkpoints.WEIGHTS).exists()
+    assert versions.delta_bytes(weights(1), versions.changes(weights(0), weights(1))) == 2 * (4 + 2)
+    manifest = files.read_json(place(stage, 1) / files.MANIFEST)
+    assert versions.hash_of(weights(1)) == manifest["hash"]
+    steps = versions.chain(place(stage, 3), place(stage, 1).resolve(), manifest)
+    assert [files.read_json(one / files.MANIFEST)["version"] for one, _ in steps] == [2, 3]
 
 
 def test_a_version_in_which_no_weight_changed_is_read_as_the_one_before(stage):
@@ -167,6 +172,11 @@ def test_a_flipped_bit_is_found_before_the_weights_are_used(stage, number, name)
     with refuses(ModelError, "tensor"):
         held(stage, number)
     assert "has the hash" in versions.damage(place(stage, number))
+    found = Held()
+    found.update(place(stage, 5))
+    del found.tensors["b"]
+    with pytest.raises(ModelError, match="tensor b "):
+        found.verify()
     assert versions.damage(place(stage, 5)) is None
 
 
