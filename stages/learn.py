@@ -124,6 +124,8 @@ class Trainer:
         else:
             temperature = 1.0 if isinstance(self.source, DataSet) else config.model.temperature
             actor = Actor(self.model, config, process, temperature, refers)
+            if self.images:
+                actor.expect_images()
             prove_policy(actor, config, self.text, former)
         self._keep_way(actor.way, former)
         return actor
@@ -341,8 +343,7 @@ def _any(process: Process, holds: bool) -> bool:
 
 def _refuse_images(config, estimates: set[str], inputs: dict[str, Path]) -> None:
     """Raises ModelError for what is not there yet for rows with images."""
-    lacking = {"trainer.zero_stage=3": config.trainer.zero_stage == 3,
-               "trainer.ulysses_sequence_parallel_size": config.trainer.ulysses_sequence_parallel_size > 1,
+    lacking = {"trainer.ulysses_sequence_parallel_size": config.trainer.ulysses_sequence_parallel_size > 1,
                "a critic (algorithm.advantage_fn)": "values" in estimates, "a teacher": "teacher" in inputs}
     if found := [what for what, asked in lacking.items() if asked]:
         raise ModelError(f"tasks have images, and {found[0]} is for rows of text alone. Leave out one of the two.")
