@@ -87,10 +87,10 @@ class Explorer:
         self.syncs = syncs_of(context.directory, schedule, config)
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
-        shown = map(has_pictures, (context.inputs["tasks"], context.inputs.get(HELD)))
-        context.config = config = seeing(config, model, any(shown))
+        of_tasks = has_pictures(context.inputs["tasks"])
+        context.config = config = seeing(config, model, of_tasks or has_pictures(context.inputs.get(HELD)))
         self.unshown = unshown(config, model) or (None if config.mode == "explore" else refusal(
-            config, config.algorithm.has_critic, context.inputs))
+            config, config.algorithm.has_critic, context.inputs, of_tasks))
         self.shown = set[str]()  # images of agents in rows of a step
         self.engine = open_engine(model, config, end_tokens(self.tokenizer, model), self.colocated, context.directory,
                                   adapter, self._await_trainer)

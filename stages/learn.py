@@ -78,7 +78,7 @@ class Trainer:
         self.objective = Objective(config, self.algorithm)
         self.source = self._source()
         self.images = has_pictures(context.inputs.get("tasks"))
-        if self.images and (reason := refusal(config, "values" in self.algorithm.estimates, context.inputs)):
+        if self.images and (reason := refusal(config, "values" in self.algorithm.estimates, context.inputs, True)):
             raise ModelError(reason)
         self.process = Process.start(config.seed, context.directory / RENDEZVOUS,
                                      config.trainer.ulysses_sequence_parallel_size)
@@ -125,6 +125,8 @@ class Trainer:
         else:
             temperature = 1.0 if isinstance(self.source, DataSet) else config.model.temperature
             actor = Actor(self.model, config, process, temperature, refers)
+            if self.images:
+                actor.expect_images()
             prove_policy(actor, config, self.text, former)
         self._keep_way(actor.way, former)
         return actor

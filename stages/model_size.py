@@ -191,8 +191,11 @@ def _tower(config) -> Tower | None:
     if (each := patches(config)) is None:
         return None
     found = config.vision_config
+    edge = found.patch_size if isinstance(found.patch_size, int) else max(found.patch_size)
+    layers = getattr(config.get_text_config(), "layer_types", None) or [""]
     return Tower(each, getattr(found, "num_hidden_layers", None) or found.depth, found.hidden_size,
-                 found.intermediate_size)
+                 found.intermediate_size, 3 * edge**2 * getattr(found, "temporal_patch_size", 1),
+                 len({*layers}) if config.model_type == "gemma3" else 0)
 
 
 def _count(module) -> int:

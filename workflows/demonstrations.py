@@ -6,12 +6,13 @@ to the next generation prompt, second response, and so on (workflows/template_ro
 
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ouroboros.operators.turns import Unusable
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.workflows.protocol.prompts import task_turns
-from ouroboros.workflows.protocol.sight import with_images
+from ouroboros.workflows.protocol.sight import TYPED, marks, with_images
 from ouroboros.workflows.reward_model import conversation_tokens
 from ouroboros.workflows.template_rows import Layout, TemplateRows
 
@@ -46,6 +47,8 @@ def _with_images(tokenizer, made: list, shown: list | None, alive: Callable[[], 
     for number, (place, (_, rest, mask)) in enumerate(each):
         found[place].append((tokens[number], rest, mask))
     refused = {each[number][0]: reason for number, reason in reasons.items()}
+    typed = marks(Path(tokenizer.name_or_path)) if each else set()  # where images are in prompts alone
+    refused |= {place: TYPED for place, (_, rest, _) in each if not typed.isdisjoint(rest)}
     return [refused.get(place) or (layouts if isinstance(layouts, str) else type(layouts)(found[place]))
             for place, layouts in enumerate(made)]
 

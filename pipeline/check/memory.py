@@ -131,7 +131,8 @@ def activations(size: Size, config: Config, element: int) -> float:
     to, c rank T; the head is then frozen and has no gradient. Truncated sampling: the ids of what each token was
     sampled among, and in the head their logits. MLPs in parts (tiled_mlp_num_shards) keep no inner value; in the
     backward pass one part has them, those of the activation, and their gradients. A tower is counted as if all tokens
-    stood for images, each of which the text's layers compute too.
+    stood for images, each of which the text's layers compute too; masks as booleans and as what attention adds, for
+    rows of the longest length.
     """
     settings, adapters, compiled = config.trainer, config.model.lora_configs, compiles(config.trainer, True)
     shards = settings.tiled_mlp_num_shards
@@ -156,6 +157,8 @@ def activations(size: Size, config: Config, element: int) -> float:
     found = kept + OF_SET * sets * tokens + max(of_head + OF_SCORED * sets * chunk, backward)
     if size.tower is None:
         return found
+    if size.tower.masks:
+        found += size.tower.masks * (1 + element) * tokens * min(tokens, config.model.longest)
     of_images = tokens * tower_tokens(size.tower, settings, element)
     return max(found, of_images) if settings.freeze_vision_tower else found + of_images
 
@@ -165,14 +168,16 @@ def tower_tokens(tower: Tower, settings: Trainer, element: int) -> float:
 
     A layer has of each patch two norms, query, key, value and output of its attention, and of its gated MLP gate,
     activation, up and product: (8 + 8c) h + 4c inner. A frozen tower has one layer at once, before the text begins, and
-    keeps nothing; a trained one keeps all layers, or of those that are recomputed their inputs and one layer.
+    keeps nothing; a trained one keeps all layers, or of those that are recomputed their inputs and one layer. Pixels
+    are in float32 and as a weight.
     """
+    pixels = (4 + element) * tower.values
     layer = (8 + 8 * element) * tower.width + 4 * element * tower.inner
     if settings.freeze_vision_tower:
-        return tower.patches * layer
+        return tower.patches * (layer + pixels)
     if settings.enable_gradient_checkpointing is True:
-        return tower.patches * (tower.layers * element * tower.width + layer)
-    return tower.patches * tower.layers * layer
+        return tower.patches * (tower.layers * element * tower.width + layer + pixels)
+    return tower.patches * (tower.layers * layer + pixels)
 
 
 def _within(size: Size, layer: Layer, element: int) -> float:

@@ -43,12 +43,15 @@ class Layer:
 @dataclass(frozen=True)
 class Tower:
     """What reads images. patches: of an image for each token of the text that stands for it. layers: their number.
-    width: of a patch in them, inner: of their MLP."""
+    width: of a patch in them, inner: of their MLP. values: numbers of a patch's pixels. masks: of the text's attention,
+    kinds that are tensors, as tokens of an image attend to later ones."""
 
     patches: float
     layers: int
     width: int
     inner: int
+    values: int = 0
+    masks: int = 0
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,13 @@ def sample(session, run: str, stages: Sequence[Path]) -> dict[str, Any] | None:
     """Returns at most MOST rows of `experience`, of a run without them of `samples`; None where there is none.
 
     stages: directories of those that have the images of prompts. `rows`, in order of stage and step, have the first
-    `images` (as in thumbnails.py) of `image_count`; `strata` has the number of `shown` and `all` rows by stage and
-    outcome.
+    `images` (as in thumbnails.py, `edge` pixels at most) of `image_count`; `strata` has the number of `shown` and `all`
+    rows by stage and outcome.
     """
     for table in KEYS:
         if chosen := _chosen(session, table):
             rows = _rows(session, table, chosen, run, stages)
-            return {"rows": rows, "table": table, "most": MOST, "strata": _strata(chosen), "outcomes": [
+            return {"rows": rows, "table": table, "most": MOST, "edge": EDGE, "strata": _strata(chosen), "outcomes": [
                 one for one in OUTCOMES if any(row["outcome"] == one for row in rows)]}
     return None
 

@@ -247,9 +247,8 @@ def images(c) -> Found:
         pool.format if one.path is None else one.format for _, one in train_places(source)]
     if not c.kind.trains or not any(one.image_key for one in read):
         return
-    stage, ranks = c.trainer.zero_stage, c.trainer.ulysses_sequence_parallel_size
-    for key, asked, found in (("trainer.zero_stage", stage == 3, stage),
-                              ("trainer.ulysses_sequence_parallel_size", ranks > 1, ranks),
+    ranks = c.trainer.ulysses_sequence_parallel_size
+    for key, asked, found in (("trainer.ulysses_sequence_parallel_size", ranks > 1, ranks),
                               ("algorithm.advantage_fn", c.algorithm.has_critic, c.algorithm.advantage_fn),
                               ("model.teacher_model_path", c.asks_teacher, c.model.teacher_model_path)):
         if asked:

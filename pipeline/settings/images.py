@@ -33,10 +33,15 @@ def may_have_images(form) -> bool:
     return form.prompt_type == "messages" or form.image_key is not None
 
 
-def refusal(config, critic: bool, inputs: Mapping) -> str | None:
-    """Returns why a stage does not train with images. critic: whether it has one; inputs: of the stage, by name."""
-    lacking = {"trainer.zero_stage=3": config.trainer.zero_stage == 3,
-               "trainer.ulysses_sequence_parallel_size": config.trainer.ulysses_sequence_parallel_size > 1,
+def refusal(config, critic: bool, inputs: Mapping, of_tasks: bool) -> str | None:
+    """Returns why a stage does not train with images. critic: whether it has one; inputs: of the stage, by name;
+    of_tasks: whether tasks have images, else agents alone."""
+    trainer = config.trainer
+    lacking = {"trainer.ulysses_sequence_parallel_size": trainer.ulysses_sequence_parallel_size > 1,
                "a critic (algorithm.advantage_fn)": critic, "a teacher": "teacher" in inputs}
+    if not of_tasks:  # ranks agree to run the tower equally often only where tasks have images
+        lacking |= {"trainer.zero_stage=3 without images in tasks": trainer.zero_stage == 3,
+                    "trainer.freeze_vision_tower=false on several ranks without images in tasks":
+                        trainer.ranks > 1 and not trainer.freeze_vision_tower}
     found = [what for what, asked in lacking.items() if asked]
     return f"there are images, and {found[0]} is for rows of text alone. Leave out one of the two." if found else None

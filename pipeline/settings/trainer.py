@@ -70,7 +70,7 @@ class Trainer(Section):
                                                 "in that of the schedule")
     reference_update: ReferenceUpdate = section(ReferenceUpdate)
     freeze_vision_tower: bool = setting(True, "keeps what a model reads images with as it is, and trains the text "
-                                              "alone; false: both, on one rank and without an adapter",
+                                              "alone; false: both, without an adapter",
                                         acts="never")
     step_timeout_seconds: float | None = setting(
         None, "time without a sign of life after which the trainer counts as hanging and its stage ends, from the "
@@ -92,13 +92,6 @@ class Trainer(Section):
         if self.shuffle_mini_batches and self.ppo_mini_batch_size is None:
             yield Problem("shuffle_mini_batches", "without ppo_mini_batch_size the whole train batch is one optimizer "
                           "step, in which the order of rows means nothing.", "Set a size, or false.", found=True)
-
-    @rule
-    def _towers(self):
-        if not self.freeze_vision_tower and self.ranks > 1:
-            yield Problem("freeze_vision_tower", f"with ranks={self.ranks}: the gradient of a tower is averaged over "
-                          "ranks nowhere, and some have no images in a micro-batch.", "Set trainer.ranks=1, or true.",
-                          found=False)
 
     @rule
     def _split(self):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ouroboros.pipeline.store.data_files import is_saved_dataset
 from ouroboros.pipeline.store.digests import hashes_of, remembered_of, resolve
 from ouroboros.pipeline.store.pictures import MOST_PIXELS, Broken
 
@@ -57,17 +58,23 @@ def digest_named(paths: list[str], root: str) -> dict[str, str]:
     """Hashes of the images that data files name, by the number of the file and the name. paths: of files, and of
     directories, whose own files count without this, and those below links in them do not."""
     found: dict[str, Path] = {}
-    data = [file for path in map(resolve, paths) for file in _data_files(path)]
-    named = remembered_of(data, root, names_in, f"names 1 {ENDINGS}")  # 1: raised with each change of names_in
-    for number, (file, names) in enumerate(zip(data, named, strict=True)):
+    data = [one for path in map(resolve, paths) for one in _data_files(path)]
+    named = remembered_of([file for file, _ in data], root, names_in, f"names 1 {ENDINGS}")  # 1: raised with names_in
+    for number, ((_, base), names) in enumerate(zip(data, named, strict=True)):
         found |= {f"{number}/{name}": path for name in names
-                  if (path := _below(directory_of(str(file)), name)) and os.path.isfile(path)}
+                  if (path := _below(base, name)) and os.path.isfile(path)}
     return dict(zip(found, hashes_of([*found.values()], root), strict=True))
 
 
-def _data_files(path: Path) -> list[Path]:
-    return [file for file in (sorted(path.rglob("*")) if path.is_dir() else [path])
-            if file.suffix in READERS and file.is_file()]
+def _data_files(path: Path) -> list[tuple[Path, Path]]:
+    """Data files, and the directory from which each names images. A dataset of `save_to_disk` has some only where one
+    of its directories is a link."""
+    every = sorted(path.rglob("*")) if path.is_dir() else [path]
+    saved = is_saved_dataset(path)
+    if saved and not any(one.is_symlink() and one.is_dir() for one in every):
+        return []
+    return [(file, directory_of(str(path if saved else file))) for file in every
+            if file.suffix in READERS and (file.suffix == ".arrow") == saved and file.is_file()]
 
 
 def names_in(data: Path) -> list[str]:
@@ -103,8 +110,18 @@ def _of_parquet(path: Path) -> Iterator[Any]:
     with contextlib.suppress(pa.ArrowException, OSError, ValueError), pq.ParquetFile(path) as file:
         leaves = map(file.schema.column, range(len(file.schema.names)))
         texts = [one.path for one in leaves if str(one.logical_type) in ("String", "JSON", "Enum")]
+        decodes = "dictionary<" in str(file.schema_arrow)  # whose texts are not in the buffers of a batch
         for batch in file.iter_batches(ROWS, columns=texts):
+            if decodes or any(has_ending(buffer) for one in batch.columns for buffer in one.buffers() if buffer):
+                yield from batch.to_pylist()
+
+
+def _of_saved(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+
+    with contextlib.suppress(pa.ArrowException, OSError, ValueError), pa.memory_map(str(path)) as file:
+        for batch in pa.ipc.open_stream(file):
             yield from batch.to_pylist()
 
 
-READERS = {".jsonl": _of_jsonl, ".parquet": _of_parquet}
+READERS = {".jsonl": _of_jsonl, ".parquet": _of_parquet, ".arrow": _of_saved}

@@ -106,6 +106,13 @@ def decoded(data: bytes):
     return Image.alpha_composite(white, image).convert("RGB")
 
 
+def blank():
+    """A small white image."""
+    from PIL import Image
+
+    return Image.new("RGB", (56, 56), "white")
+
+
 class Kept:
     """Takes images in, each once, and makes the table `pictures` of them, or `shown` of a step. place: of its files."""
 

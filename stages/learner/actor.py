@@ -85,6 +85,12 @@ class Actor:
         self.way, self.routed = model.way, model.routers is not None
         self.zero = engine(model, process, config.algorithm.optimizer, config.trainer, dtype)
 
+    def expect_images(self) -> None:
+        """Of a stage whose rows may have images, before any forward: ranks must call what they share, the weights of
+        the tower (ZeRO-3) or their gradients, equally often, and only some have rows with images."""
+        shared = self.zero.zero_stage == 3 or (self.process.ranks > 1 and self.zero.module.trains_tower)
+        self.zero.module.always_sees = shared
+
     def step(self, rows: list[Row], objective: Objective, lr: float, number: int, update: bool = True) -> Result:
         """One optimizer step over `rows`, the whole train batch, identical on every rank.
 

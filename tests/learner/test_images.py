@@ -1,6 +1,7 @@
 """Rows with images: tokens of the model's processor, log-probs and gradients of transformers alone, replies."""
 
 import gc
+import json
 import weakref
 from shutil import copy, copytree
 from types import SimpleNamespace
@@ -315,6 +316,17 @@ def test_demonstrations_and_pairs_with_typed_tokens_are_refused_without_images_t
              for text in ("See 1", "See <image>")]
     for made in (demonstrations(tokenizer, tasks, config, False), pairs(tokenizer, tasks, config)):
         assert [isinstance(one, str) for one in made] == [False, True]
+
+
+def test_later_turns_and_responses_with_typed_tokens_are_refused(seeing_model):
+    tokenizer, config = AutoTokenizer.from_pretrained(seeing_model), overridden(*TINY)
+    talks = [[{"role": role, "content": text} for role, text in zip(("user", "assistant") * 2, texts, strict=True)]
+             for texts in ("1234", ("1", "2", "<image>", "4"), ("1", "<image>", "3", "4"))]
+    tasks = [factories.row(records.Task, question="3", context=talk[:-1], messages=json.dumps({"messages": talk}))
+             for talk in talks]
+    assert [isinstance(one, str) for one in demonstrations(tokenizer, tasks, config, True)] == [False, True, True]
+    pair = factories.row(records.Task, question="1", chosen="7", rejected="<image>")
+    assert isinstance(pairs(tokenizer, [pair], config)[0], str)
 
 
 def test_models_that_are_shown_no_images_are_named(tiny_model):

@@ -340,16 +340,19 @@ def test_the_command_of_a_sampled_row_finds_it(tmp_path):
 
 
 def test_the_images_of_a_prompt_are_part_of_the_page(tmp_path, monkeypatch):
-    """Task t0 has three images, of which two are shown; 2 of 8 rows of the step are attempts at it."""
+    """Task t0 has three images, of which two are shown; 2 of 8 rows of the step are attempts at it. The page has each
+    image once."""
     monkeypatch.setattr(sampled, "IMAGES", 2)
     run = FakeRun(tmp_path, steps=1)
     run.data()
     run.images(png(), png(640, 320), png(9))
     run.rft("model")
     html = make(run)
-    images = [Image.open(io.BytesIO(base64.b64decode(one))) for one in re.findall('src="data:image/webp;base64,([^"]*)',
-                                                                                  html)]
-    assert [one.size for one in images] == [(8, 8), (160, 80)] * 2
+    kept = dict(re.findall('<symbol id="([^"]*)".*?href="data:image/webp;base64,([^"]*)', html))
+    assert html.count("base64,") == len(kept) == 2
+    shown = re.findall('<svg role="img"[^>]* width="([^"]*)" height="([^"]*)">.*?href="#([^"]*)', html)
+    assert [(float(width), float(height)) for width, height, _ in shown] == [(8, 8), (160, 80)] * 2
+    assert [Image.open(io.BytesIO(base64.b64decode(kept[name]))).size for *_, name in shown] == [(8, 8), (160, 80)] * 2
     assert text(html).count("2 of 3") == 2
 
 

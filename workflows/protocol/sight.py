@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.pipeline.store.files import read_json
 from ouroboros.pipeline.store.lazy import Tensor, torch
-from ouroboros.pipeline.store.pictures import Picture, pixels
+from ouroboros.pipeline.store.pictures import Picture, blank, pixels
 from ouroboros.workflows.protocol.hugging_face import import_transformers, read_config
 
 MOST_BYTES = 256 << 20  # of features that are kept
 MOST_READ = 16384  # images whose tokens are kept
 MARKS = ("image_token_id", "image_token_index", "boi_token_index", "video_token_id")  # of config.json, with Gemma 3's
-TYPED = "a text of the prompt has a token that stands for an image or a video; needed texts without it"
+TYPED = "a text has a token that stands for an image or a video; needed texts without it"
 
 Shown = Sequence[tuple[int, Sequence[Picture]]]  # where a row begins among flat tokens, and its images
 Inputs = dict[str, Tensor]  # of `get_image_features`, for one image
@@ -176,7 +176,7 @@ class Sight:
         self.counts = self._family.counts  # whether a processor tells the tiles or patches of an image that is not cut
         self.mark = self._family.mark  # of an image in a prompt, before it is expanded
         self.stands = self._family.stands  # for a feature, after
-        self._typed = (_marks(model) | {self.stands}) - {self.mark}  # in no prompt before it is expanded
+        self._typed = (marks(model) | {self.stands}) - {self.mark}  # in no prompt before it is expanded
         self._looked_up = lru_cache(MOST_READ)(self._look_up)
         self._known: OrderedDict[tuple, Tensor] = OrderedDict()  # features by image, type and device, the last used
         self._bytes = 0
@@ -194,18 +194,18 @@ class Sight:
         """Whether a token that stands for a feature is of none of the images that are among the tokens."""
         return list(tokens).count(self.stands) != sum(self.tokens(one).count(self.stands) for one in pictures)
 
-    def processed(self, picture: Picture) -> tuple[list[int], Inputs]:
-        """The tokens that stand for an image, and its inputs of `get_image_features`: up to tens of MB,
-        and so not kept, unlike the features made of them."""
-        return self._family.processed(pixels(picture))
+    def processed(self, picture: Picture | None) -> tuple[list[int], Inputs]:
+        """The tokens that stand for an image, None: a blank one, and its inputs of `get_image_features`: up to tens of
+        MB, and so not kept, unlike the features made of them."""
+        return self._family.processed(pixels(picture) if picture else blank())
 
     def expanded(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
         """A prompt with the tokens of its images in place of marks. Raises DataError where there are not as many, or
         where its text has another token that stands for an image or a video."""
         if not self._typed.isdisjoint(tokens):
             raise DataError(TYPED)
-        if (marks := list(tokens).count(self.mark)) != len(pictures):
-            raise DataError(f"{len(pictures)} images, and the prompt has {marks} tokens for them; needed as many: does "
+        if (found := list(tokens).count(self.mark)) != len(pictures):
+            raise DataError(f"{len(pictures)} images, and the prompt has {found} tokens for them; needed as many: does "
                             "its text have such a token, or does the chat template not write images?")
         images = iter(pictures)
         made = [one for token in tokens for one in (self.tokens(next(images)) if token == self.mark else (token,))]
@@ -224,14 +224,22 @@ class Sight:
             begin = place + len(stands)
         return made + list(tokens[begin:])
 
-    def seen(self, model: torch.nn.Module, ids: Tensor, positions: Tensor, shown: Shown, trains: bool = False) -> Seen:
+    def seen(self, model: torch.nn.Module, ids: Tensor, positions: Tensor, shown: Shown, trains: bool = False,
+             always: bool = False) -> Seen:
         """Flat tokens [T] with features in place of the tokens that stand for images: of each row the first such ones,
-        as a model may also have sampled the token. positions: [T], of a text, 0 where a row begins. trains: features
-        are computed anew, with a gradient."""
+        as a model may also have sampled the token. positions: [T],
+        of a text, 0 where a row begins. trains: features are computed anew, with a gradient. always: the tower runs
+        once, whatever is known, without images on a blank one that counts nothing."""
         embedded = model.get_input_embeddings()(ids)
         pictures = list(dict.fromkeys(one for _, of_row in shown for one in of_row))
-        features = (dict(zip(pictures, self._made(model, pictures, embedded), strict=True)) if trains else
-                    self._features(model, pictures, embedded))
+        if trains or always:
+            with torch.set_grad_enabled(trains and torch.is_grad_enabled()):
+                made = self._made(model, pictures or [None], embedded)
+            if not pictures:
+                return Seen(embedded + 0 * made[0].sum(), positions, torch.zeros_like(ids, dtype=torch.bool), (), None)
+            features = dict(zip(pictures, made, strict=True))
+        else:
+            features = self._features(model, pictures, embedded)
         images = [features[one] for _, of_row in shown for one in of_row]
         rows = [begin + (ids[begin:] == self.stands).nonzero()[: sum(features[one].shape[1] for one in of_row), 0]
                 for begin, of_row in shown]
@@ -264,7 +272,8 @@ class Sight:
         self._known.clear()
         self._bytes = 0
 
-    def _made(self, model: torch.nn.Module, pictures: Sequence[Picture], like: Tensor) -> list[Tensor]:
+    def _made(self, model: torch.nn.Module, pictures: Sequence[Picture | None], like: Tensor) -> list[Tensor]:
+        """None: a blank image."""
         inputs = [{name: part.to(like.device) for name, part in self.processed(one)[1].items()} for one in pictures]
         return [part.to(like.dtype) for part in self._family.features(model, inputs)]
 
@@ -293,7 +302,7 @@ def sight_of(model: str) -> Sight:
 
 
 @lru_cache(8)
-def _marks(model: Path) -> set[int]:
+def marks(model: Path) -> set[int]:
     """Tokens that stand for images and videos in prompts of a Hugging Face directory; none of a model of text."""
     found = read_json(model / "config.json") if (model / "config.json").is_file() else {}
     return {found[name] for name in MARKS if isinstance(found.get(name), int)}
@@ -305,8 +314,8 @@ def with_images(tokenizer, tokens: list[list[int]], shown: Sequence[Sequence[Pic
     alive: called for each prompt."""
     reasons: dict[int, str] = {}
     if not any(shown):
-        marks = _marks(Path(tokenizer.name_or_path))
-        return tokens, {place: TYPED for place, prompt in enumerate(tokens) if not marks.isdisjoint(prompt)}
+        typed = marks(Path(tokenizer.name_or_path))
+        return tokens, {place: TYPED for place, prompt in enumerate(tokens) if not typed.isdisjoint(prompt)}
     made, sight = list(tokens), sight_of(tokenizer.name_or_path)
     for place, (prompt, pictures) in enumerate(zip(tokens, shown, strict=True)):
         if alive:

@@ -82,6 +82,7 @@ class Policy(Deterministic):
         self.factor, self.cap = factor, cap
         self.routers, self.replays = routers, replays
         self.trains_tower = False  # of the images
+        self.always_sees = False  # whether each forward runs the tower once, as ranks that share its weights must
         self.differing: Tensor | None = None  # of the last forward with experts, as Routers.differing
         self.temperature = temperature
         self.chunk = chunk
@@ -107,7 +108,8 @@ class Policy(Deterministic):
         experts = None if experts is None else experts[part.own]
         routed = self._route(segments, part.places, experts) if self.routers else None
         seen = sight_of(self.model.name_or_path).seen(
-            self.model, input_ids, positions, pictures, self.trains_tower) if pictures else None
+            self.model, input_ids, positions, pictures, self.trains_tower, self.always_sees) if (
+                pictures or self.always_sees) else None
         chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way, seen)[part.places]
         if routed is not None:
             self.differing = part.whole(self.routers.differing(routed, experts))

@@ -139,6 +139,8 @@ def test_a_tower_keeps_these_bytes_of_a_token_of_an_image(frozen, recompute, of_
     text = activations(TOY, config, 2)
     assert tower_tokens(size.tower, config.trainer, 2) == of_token
     assert activations(size, config, 2) == (max(text, 100 * of_token) if frozen else text + 100 * of_token)
+    seen = replace(TOY, tower=replace(size.tower, values=5))
+    assert tower_tokens(seen.tower, config.trainer, 2) == of_token + 4 * 5 * 6  # float32, and a weight's 2 bytes
 
 
 def test_mlps_in_parts_keep_no_inner_value():

@@ -162,9 +162,10 @@ def test_a_setting_of_the_run_is_judged_in_the_stages_that_do_not_override_it():
      ["algorithm.optimizer.optimizer_type"]),
     ({"trainer.critic.optimizer.optimizer_type": "muon", "trainer.zero_stage": 3},
      ["trainer.critic.optimizer.optimizer_type"]),
-    *(({"data_processor.task_pipeline.format.image_key": "images", key: value, **more}, [f"rft: {key}"])
-      for key, value, more in (("trainer.zero_stage", 3, {}),
-                               ("trainer.ulysses_sequence_parallel_size", 2, {"trainer.ranks": 2}))),
+    ({"data_processor.task_pipeline.format.image_key": "images", "trainer.ranks": 2,
+      "trainer.ulysses_sequence_parallel_size": 2}, ["rft: trainer.ulysses_sequence_parallel_size"]),
+    ({"data_processor.task_pipeline.format.image_key": "images", "trainer.ranks": 2, "trainer.zero_stage": 3,
+      "trainer.freeze_vision_tower": False}, []),
     ({"trainer.shuffle_mini_batches": True}, ["trainer.shuffle_mini_batches"]),
     ({"trainer.shuffle_mini_batches": True, "trainer.ppo_mini_batch_size": 4, "trainer.ppo_epochs": 2}, []),
     ({"trainer.reference_update.interval": 2, "trainer.reference_update.mix": 0.5}, []),

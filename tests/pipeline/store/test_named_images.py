@@ -67,3 +67,29 @@ def test_columns_of_every_kind_are_read_and_what_is_damaged_is_left_to_the_stage
     (tmp_path / "b.parquet").write_bytes(b"PAR1")
     (tmp_path / "c.jsonl").write_text('{"image": "C:\\img\\b.png"}\n{"image": "a.png"}\n')
     assert (names_in(tmp_path / "b.parquet"), names_in(tmp_path / "c.jsonl")) == ([], ["a.png"])
+
+
+def test_images_below_a_linked_directory_of_a_saved_dataset_count(tmp_path):
+    """A dataset of splits names them from its own directory; without links its files count as a whole."""
+    from datasets import Dataset, DatasetDict
+
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/1.png").write_bytes(b"1")
+    DatasetDict({"train": Dataset.from_list([{"image": "images/1.png", "n": 1}])}).save_to_disk(tmp_path / "data")
+    asked = [str(tmp_path / "data")], str(tmp_path)
+    assert digest_named(*asked) == {}
+    (tmp_path / "data/images").symlink_to(tmp_path / "elsewhere")
+    first = digest_named(*asked)
+    (tmp_path / "elsewhere/1.png").write_bytes(b"22")
+    assert [*first] == ["0/images/1.png"]
+    assert digest_named(*asked) != first
+
+
+def test_rows_of_a_parquet_file_without_names_are_not_parsed(tmp_path, monkeypatch):
+    parsed = []
+    monkeypatch.setattr(named_images, "_names", lambda value: parsed.append(value) or ())
+    monkeypatch.setattr(named_images, "ROWS", 2)
+    rows = [json.dumps(TALK), "x", *["[1, 2]"] * 4]
+    pq.write_table(pa.table({"messages": [*rows, "[3]"]}), tmp_path / "a.parquet")
+    assert names_in(tmp_path / "a.parquet") == []
+    assert [one["messages"] for one in parsed] == rows[:2]

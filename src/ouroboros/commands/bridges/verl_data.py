@@ -191,7 +191,7 @@ def task(verl: Verl, facts: Facts) -> None:
         if re.search(named["reads_images"], own) and not shown:
             verl.made.lack("images", model)
         if shown and verl.value("actor_rollout_ref.actor.freeze_vision_tower") is None:
-            verl.choose("trainer.freeze_vision_tower", True, "veRL trains it; false needs one rank and no adapter")
+            verl.choose("trainer.freeze_vision_tower", True, "veRL trains it; false needs a run without an adapter")
     for file in files:
         own = "/".join(re.sub(r"\$\{[^}]*\}", "", file).split("/")[-2:])  # directories above say where, not what
         if re.search(named["of_images"], own) and not verl.value("data.image_key"):
