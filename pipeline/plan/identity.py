@@ -7,8 +7,8 @@ depend on.
 """
 
 import os
-from dataclasses import dataclass, field
-from functools import cache, reduce
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property, reduce
 from typing import Any
 
 from ouroboros.pipeline.job.devices import gpus_of_machine
@@ -70,14 +70,14 @@ class Stage:
 
     def specification(self) -> dict[str, Any]:
         """Returns the content of its stage.json."""
-        return {key: value for key, value in vars(self).items() if key != "trunk" or value} | {
-            "config": plain(self.config)}
+        held = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {key: value for key, value in held.items() if key != "trunk" or value} | {"config": plain(self.config)}
 
-    @property
+    @cached_property
     def directory(self) -> str:
         return os.path.normpath(os.path.join(self.root, "store", f"{self.name}-{self.identity}"))
 
-    @property
+    @cached_property
     def manifest(self) -> str:
         return os.path.join(self.directory, files.MANIFEST)
 
@@ -92,7 +92,7 @@ class Stage:
         """Returns the file of its last failure. (Snakemake deletes a rule's log first: stage.log must be kept.)"""
         return os.path.join(self.directory, "stage.error")
 
-    @property
+    @cached_property
     def gpus(self) -> int:
         """Returns the GPUs it uses; 0 on a machine without, or with cluster.gpu_per_node=0."""
         there = gpus_of_machine(self.config.cluster.gpu_per_node)
