@@ -13,9 +13,8 @@ from ouroboros.pipeline.settings.algorithm import Algorithm, Optimizer
 from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import EXPERTS, ReplayBuffer
-from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.train_batch import REPLAY, expert_buffer, given_batch, rows_of_step, train_batch
-from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven
+from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
 STRATEGY = "algorithm.sample_strategy"
@@ -36,7 +35,7 @@ def unfit_batch(c: Config) -> list[Problem]:
         return [*found, *error.problems]
     limit = c.algorithm.sample_strategy_args.get("max_staleness") if (
         c.algorithm.sample_strategy == "staleness_control") else None
-    return found + (_unbounded(c, schedule, limit) if is_driven(c) else _too_old(schedule, limit))
+    return found + (_unbounded(c, schedule, limit) if c.synchronizer.is_driven else _too_old(schedule, limit))
 
 
 def _with_baseline(c: Config) -> list[Problem]:
@@ -219,7 +218,7 @@ def notes(config: Config) -> list[Problem]:
     kind, steps = config.kind, workload(config).trainer_steps
     of_length = [*_few(config, steps), *_warmups(config, steps)] if kind.trains and steps else []
     found = [*_idle(config), *of_length] if kind.trains else []
-    if kind.is_online and not is_driven(config):  # else no step numbers say which weights come
+    if kind.is_online and not config.synchronizer.is_driven:  # else no step numbers say which weights come
         schedule = rft_schedule(config.but("buffer.total_steps", steps or 1), 1)
         found += [*(_sync(schedule, steps) if steps else []), *_evaluations(config, schedule, steps)]
     return [*found, *_batches(config)]
@@ -244,10 +243,11 @@ def _idle(config: Config) -> list[Problem]:
 
 def _few(config: Config, steps: int) -> list[Problem]:
     """Warns of a stage that is over before it can learn much."""
-    key = "buffer.total_steps" if config.buffer.total_steps else "buffer.total_epochs"
+    name = "total_steps" if config.buffer.total_steps else "total_epochs"
     most = "at most " if workload(config).most else ""
-    return [Problem(key, f"optimizer steps of the stage: {most}{steps}; fewer than {FEW} seldom teach anything.",
-                    "Raise it, or lower the batch, unless this is a trial.", found=at(config, key))] * (steps < FEW)
+    return [Problem(f"buffer.{name}", f"optimizer steps of the stage: {most}{steps}; fewer than {FEW} seldom teach "
+                    "anything.", "Raise it, or lower the batch, unless this is a trial.",
+                    found=getattr(config.buffer, name))] * (steps < FEW)
 
 
 def _warmups(config: Config, steps: int) -> list[Problem]:

@@ -6,15 +6,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ouroboros.pipeline.check import batch, data, model, named_functions, stage
-from ouroboros.pipeline.compose import axes, own_algorithms
+from ouroboros.pipeline.compose import axes
 from ouroboros.pipeline.compose.compose import TITLE, composition
 from ouroboros.pipeline.compose.interpolation import resolved
 from ouroboros.pipeline.compose.recipe import Recipe, with_stages
 from ouroboros.pipeline.settings import changes, guide, schema, secrets
+from ouroboros.pipeline.settings.algorithm import Algorithm
+from ouroboros.pipeline.settings.algorithms import own, parts
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.key_names import exists
-from ouroboros.pipeline.settings.setting import leaves, plain, put
-from ouroboros.pipeline.store.errors import ConfigError, Problem
+from ouroboros.pipeline.settings.setting import at, leaves, plain, put
+from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
 # rules in addition to those of single sections (`@rule` of a Section) and between sections (settings/combinations.py)
 OF_A_STAGE = (data.without_rows, batch.unfit_batch)
@@ -49,7 +51,7 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     config, unread = schema.read(read, Config)
     config, misplaced = with_stages(config)
     written, config, problems = plain(config), config.saying(said), [*unresolved, *unread, *misplaced]
-    if undefined := own_algorithms.wrong_files(config):  # no rule applies to an algorithm whose definition is invalid
+    if undefined := wrong_files(config):  # no rule applies to an algorithm whose definition is invalid
         return config, [*typed, *secrets.without_values([*problems, *undefined], written)]
     recipe = Recipe.of(config)
     problems += broken_rules(recipe, problems)
@@ -143,3 +145,39 @@ def _unfit_change(settings: Config, key: str, value: Any) -> list[Problem]:
     if any(getattr(made.algorithm, one) != getattr(settings.algorithm, one) for one in ("has_critic", "has_teacher")):
         problems.append(Problem(key, "a critic or a teacher cannot be switched on or off on the way.", found=value))
     return problems
+
+
+def wrong_files(config: Config) -> list[Problem]:
+    """Lists problems with the files of the user's algorithms, conf/algorithm/<name>.yaml with `algorithm_type: <name>`,
+    that a run and its stages name. Such a file fills null values, so it cannot change a setting that is never null."""
+    named = [at(settings, "algorithm.algorithm_type") for settings in [config, *config.stages]]
+    return [problem.but(file=f"conf/algorithm/{path.name}") for name, path in own().items() if name in named
+            for problem in _of_own_algorithm(parts(name))]
+
+
+def _of_own_algorithm(content: dict[str, Any]) -> list[Problem]:
+    fields = {name: schema.default(field) for name, field in Algorithm.model_fields.items()}
+    sections = {name: [key for key, value in fields[name].items() if value is None] for name in fields
+                if isinstance(fields[name], dict) and None in fields[name].values()}
+    names = ["algorithm_type", *(name for name in fields if fields[name] is None or name.endswith("_args")), *sections]
+    elsewhere = "Other settings of the section belong into a recipe."
+    wrong = [Problem(str(key), ("no part of an algorithm." if key in fields else "unknown.")
+                     + f"{nearest(str(key), names)} Needed: {', '.join(names)}.", elsewhere)
+             for key in content if key not in names]
+    wrong += [Problem(f"{name}.{key}", f"no part of an algorithm. Needed: {', '.join(keys)}.", elsewhere)
+              for name, keys in sections.items() if isinstance(content.get(name), dict)
+              for key in content[name] if key not in keys]
+    known = {key: value for key, value in content.items() if key in names}
+    wrong += schema.read(known, Algorithm, "algorithm")[1]
+    lacking = [name for name in ("repeat_times", *NEEDED) if content.get(name) is None]
+    return wrong + [Problem(name, f"is missing{': ' + NEEDED[name] if name in NEEDED else ''}.") for name in lacking]
+
+
+# required components of an algorithm on rollouts, and how to disable each
+NEEDED = {
+    "advantage_fn": "a name of operators/advantages, or package.module:function",
+    "policy_loss_fn": "a name of operators/losses, or package.module:function",
+    "kl_loss_fn": "none, or a name of operators/kl.py",
+    "kl_penalty_fn": "none, or a name of operators/kl.py",
+    "entropy_loss_fn": "none, default, or package.module:function",
+}

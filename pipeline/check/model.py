@@ -11,7 +11,7 @@ from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.lora import adapter_problem
 from ouroboros.pipeline.settings.model import NO_MODEL, TEACHER, Model
 from ouroboros.pipeline.settings.reward_rules import asked_models
-from ouroboros.pipeline.settings.setting import at, values_of
+from ouroboros.pipeline.settings.setting import values_of
 from ouroboros.pipeline.settings.trainer import attention_of
 from ouroboros.pipeline.settings.unused import without_unused
 from ouroboros.pipeline.store.architecture import (
@@ -60,10 +60,12 @@ def of_stage(config: Config, start: Model, teacher: Model | None, plain: dict[st
     its initial model and its teacher. plain: config.json of the first, where it is here."""
     (problems, warnings), sizes = remote_code(config, start, teacher), []
     if plain:
+        trainer, engine = config.trainer, config.explorer.rollout_model
         sizes = [room_problem(start.model_path, config.model, plain.get("max_position_embeddings")),
-                 *(split_problem(plain, key, at(config, key)) for key, divides in (
-                     ("explorer.rollout_model.tensor_parallel_size", gpus.any),
-                     ("trainer.ulysses_sequence_parallel_size", config.kind.trains)) if divides)]
+                 *(split_problem(plain, key, parts) for key, parts, divides in (
+                     ("explorer.rollout_model.tensor_parallel_size", engine.tensor_parallel_size, gpus.any),
+                     ("trainer.ulysses_sequence_parallel_size", trainer.ulysses_sequence_parallel_size,
+                      config.kind.trains)) if divides)]
     window = None if plain is None or start.init.enable else windowed(text_part(plain), config.model.longest)
     return {"problems": [*untrainable_models(config, start, gpus), *sizes, *problems], "warnings": warnings,
             "facts": [("attention", f"{window}.")] if window else []}

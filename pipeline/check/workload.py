@@ -16,7 +16,7 @@ from ouroboros.pipeline.settings.data import train_places, turns_of
 from ouroboros.pipeline.settings.explorer import because_of_time, depends_on_time
 from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.train_batch import groups_of_step, rows_of_step, train_batch
-from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, Trainer, is_driven, publishes_deltas
+from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, Trainer, publishes_deltas
 from ouroboros.pipeline.settings.truncation import most_kept
 from ouroboros.pipeline.store import records
 
@@ -78,7 +78,7 @@ def workload(config: Config) -> Workload:
     schedule = rft_schedule(config, max(tasks or 1, 1))
     fresh = schedule.rows_per_trainer_step
     ahead = (1 + sync.sync_offset) * explored // fresh // sync.sync_interval
-    if is_driven(config):  # about: without a bound, those of a second explorer step
+    if sync.is_driven:  # about: without a bound, those of a second explorer step
         steps = 2 * explored // fresh if sync.max_staleness is None else sync.max_staleness + 1
         ahead = 2 if sync.sync_style == EXPLORER_DRIVEN else steps // sync.sync_interval
     known = buffer.total_steps or passes is not None

@@ -113,8 +113,8 @@ def _understood(override: str, known: dict[str, list[str]]) -> tuple[Any, list[P
         return None, [schema.unknown(key, known)]
     if not word:
         return None, unparsed
-    wrong = [why for _, text in leaves(word.value()) if isinstance(text, str) and (why := unreadable(text))]
-    wrong += letters_lost(key, word.value(), override)
+    lost = letters_lost(key, word.value(), override)
+    wrong = [why for _, text in leaves(word.value()) if isinstance(text, str) and (why := unreadable(text))] + lost
     return None if wrong else word, [_problem(typed, why) for why in wrong[:1]]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.settings import secrets
-from ouroboros.pipeline.settings.setting import FromEnvironment, own_name
+from ouroboros.pipeline.settings.setting import FromEnvironment, merge, own_name
 from ouroboros.pipeline.store.errors import Problem
 from ouroboros.pipeline.store.secret_names import names_secret
 
@@ -45,7 +45,7 @@ def resolved(composed: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     home directory in full; and the problems. A value that cannot be resolved is left out."""
     run = {key: value for key, value in composed.items() if key != "stages"}
     entries = composed["stages"] if isinstance(composed["stages"], list) else []
-    stages = [_merged(run, entry) for entry in entries]
+    stages = [merge(run, entry) for entry in entries]
     with _trees([run, *stages], secrets.taken_as_secrets(composed)) as tree:
         made, problems = _fill(partial(tree, 0), run, "")
         own = []
@@ -67,13 +67,6 @@ def _by_name(problem: Problem, names: list[str]) -> Problem:
     """Returns the problem of a stage's entry by the stage's name in place of its index."""
     of_entry = re.fullmatch(r"stages\.(\d+)\.(.+)", problem.key)
     return problem.but(key=of_entry[2], stages=[names[int(of_entry[1])]]) if of_entry else problem
-
-
-def _merged(base: Any, over: Any) -> Any:
-    """Merges `over` into a copy of `base`: mappings key by key, everything else as a whole."""
-    if not (isinstance(base, dict) and isinstance(over, dict)):
-        return over
-    return {**base, **{key: _merged(base[key], value) if key in base else value for key, value in over.items()}}
 
 
 def _own(entry: dict[str, Any], stage: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:

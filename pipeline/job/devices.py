@@ -12,6 +12,7 @@ import subprocess
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ class Gpus:
     gib: float | None
     declared: bool
 
-    @property
+    @cached_property
     def any(self) -> bool:
         return self.count != 0
 

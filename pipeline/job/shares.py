@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ouroboros.pipeline.job.devices import needed_gpus, visible_gpus
-from ouroboros.pipeline.settings.kinds import Kind, of_mode
+from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.store.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ def deal_cores(available: list[int], parts: int) -> list[list[int]]:
 
 def engine_gpus(config) -> int:
     """Returns the number of GPUs of all engines, where the mode has one; a server has its own."""
-    if of_mode(config.mode).only_rewards:  # such a stage knows no engine
+    if config.of_mode.only_rewards:  # such a stage knows no engine
         return 0
     model = config.explorer.rollout_model
     if model.engine_type == "openai":

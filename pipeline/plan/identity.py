@@ -7,8 +7,8 @@ depend on.
 """
 
 import os
-from dataclasses import dataclass, field
-from functools import cache, reduce
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property, reduce
 from typing import Any
 
 from ouroboros.pipeline.job.devices import gpus_of_machine
@@ -21,7 +21,7 @@ from ouroboros.pipeline.settings.config import Config, environments_of, users_co
 from ouroboros.pipeline.settings.images import may_have_images, paths_of_sets
 from ouroboros.pipeline.settings.kinds import ASKED, CURATE, LATER, RECIPES, TASKS, Kind, is_below
 from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
-from ouroboros.pipeline.settings.setting import Section, about, at, leaves, plain, values_of
+from ouroboros.pipeline.settings.setting import about, at, leaves, plain, values_of
 from ouroboros.pipeline.settings.unused import without_teacher, without_unused
 from ouroboros.pipeline.store import files, locked
 from ouroboros.pipeline.store.digests import HubPath, StageModel, digest_code, digest_input, digest_meaning, digests
@@ -70,14 +70,14 @@ class Stage:
 
     def specification(self) -> dict[str, Any]:
         """Returns the content of its stage.json."""
-        return {key: value for key, value in vars(self).items() if key != "trunk" or value} | {
-            "config": plain(self.config)}
+        held = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {key: value for key, value in held.items() if key != "trunk" or value} | {"config": plain(self.config)}
 
-    @property
+    @cached_property
     def directory(self) -> str:
         return os.path.normpath(os.path.join(self.root, "store", f"{self.name}-{self.identity}"))
 
-    @property
+    @cached_property
     def manifest(self) -> str:
         return os.path.join(self.directory, files.MANIFEST)
 
@@ -92,7 +92,7 @@ class Stage:
         """Returns the file of its last failure. (Snakemake deletes a rule's log first: stage.log must be kept.)"""
         return os.path.join(self.directory, "stage.error")
 
-    @property
+    @cached_property
     def gpus(self) -> int:
         """Returns the GPUs it uses; 0 on a machine without, or with cluster.gpu_per_node=0."""
         there = gpus_of_machine(self.config.cluster.gpu_per_node)
@@ -277,5 +277,5 @@ def _pruned(value: Any, tree: dict) -> Any:
         return plain(value)
     if isinstance(value, list):
         return [_pruned(element, tree["*"]) for element in value]
-    held = vars(value) if isinstance(value, Section) else value
+    held = dict(value)
     return {key: _pruned(held[key], tree.get("*", tree.get(key))) for key in (held if "*" in tree else tree)}

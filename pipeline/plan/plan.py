@@ -6,6 +6,7 @@ stage therefore share it, nothing is ever overwritten, and a deleted directory i
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from ouroboros.pipeline.compose.recipe import Recipe
@@ -52,7 +53,7 @@ class Plan:
     overrides: tuple[str, ...] | None = None
     expected: tuple[tuple, ...] = ()
 
-    @property
+    @cached_property
     def view(self) -> Path:
         return Path(self.root) / "runs" / self.project / self.name
 

@@ -1,5 +1,6 @@
 """The section `algorithm`, and the settings of PPO's critic: part of the schema in pipeline/settings/config.py."""
 
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -20,7 +21,7 @@ class Optimizer(Section):
                  "and vectors, both with lr, and needs trainer.zero_stage 1 or 2 without offload_optimizer",
         choices=("adamw", "adamw8bit", "muon"), acts="never")
     # bytes a trained weight: its float32 copy and two moments, which adamw8bit has in codes, with two scales a block
-    state_bytes = property(lambda self: 6 + 8 / 256 if self.optimizer_type == "adamw8bit" else 12)
+    state_bytes = cached_property(lambda self: 6 + 8 / 256 if self.optimizer_type == "adamw8bit" else 12)
     fused: bool | None = setting(None, "AdamW as one kernel, in muon too; null: on GPUs; adamw8bit has none")
     lr: float = setting(1e-6, "peak learning rate; at 0 nothing is learned", ge=0, le=1)
     betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")
@@ -190,7 +191,7 @@ class Algorithm(Section):
                "experts; mode=both or colocate", acts="never")
     optimizer: Optimizer = section(Optimizer)
 
-    @property
+    @cached_property
     def facts(self) -> algorithms.Facts:
         """Returns what its type declares."""
         return algorithms.facts(self.algorithm_type)
@@ -198,22 +199,22 @@ class Algorithm(Section):
     data, on_rollouts, on_pairs, on_given_tokens, scores_responses = (
         property(attrgetter(f"facts.{name}")) for name in algorithms.Facts._fields)
 
-    @property
+    @cached_property
     def advantage(self) -> type[declared.Advantage]:
         """Returns what the advantage declares; a user's function: nothing."""
         return declared.ADVANTAGES.get(self.advantage_fn or "", declared.Advantage)
 
-    @property
+    @cached_property
     def loss(self) -> type[declared.Loss]:
         """Returns what the policy loss declares; a user's function: nothing."""
         return declared.POLICY_LOSSES.get(self.policy_loss_fn or "", declared.Loss)
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """Returns columns that are computed for the advantage: values, teacher_logprobs, entropies,
         mean_scores, baseline_reward."""
         own = algorithms.own_class(vars(self).get("algorithm_type"))
         return (*self.advantage.reads, *getattr(own, "reads", ()))
 
-    has_critic = property(lambda self: "values" in self.reads)
-    has_teacher = property(lambda self: "teacher_logprobs" in self.reads)
+    has_critic = cached_property(lambda self: "values" in self.reads)
+    has_teacher = cached_property(lambda self: "teacher_logprobs" in self.reads)

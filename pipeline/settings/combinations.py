@@ -10,7 +10,6 @@ from ouroboros.pipeline.settings.arguments.experience import CHANGE_REWARDS
 from ouroboros.pipeline.settings.columns import unweighed_steps
 from ouroboros.pipeline.settings.data import SHOWN, eval_places, train_places
 from ouroboros.pipeline.settings.declared import ADVANTAGES
-from ouroboros.pipeline.settings.kinds import of_mode
 from ouroboros.pipeline.settings.remote import UNTOLD
 from ouroboros.pipeline.settings.reward_rules import (
     asked_models,
@@ -45,7 +44,7 @@ def names(c) -> Found:
 
 
 def exploring_given_responses(c) -> Found:
-    if not of_mode(c.mode).trains and not c.only_evaluates and not c.algorithm.on_rollouts:
+    if not c.of_mode.trains and not c.only_evaluates and not c.algorithm.on_rollouts:
         yield Problem("mode", f"{c.algorithm.algorithm_type} learns from given responses and explores nothing; needed "
                       "mode=train or both.", found=c.mode)
 

@@ -8,7 +8,7 @@ enter the stage's identity, so changing it re-runs nothing.
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from ouroboros.pipeline.settings.curation import DataProcessor
 from ouroboros.pipeline.settings.data import REWARDS, WORKFLOWS, ExplorerInput, TrainerInput
 from ouroboros.pipeline.settings.explorer import AuxiliaryModel, Explorer
 from ouroboros.pipeline.settings.images import Environments, Images
-from ouroboros.pipeline.settings.kinds import FROM_GIVEN, KINDS, MODES, WHAT_MODES_DO, Kind, completed, of_mode
+from ouroboros.pipeline.settings.kinds import FROM_GIVEN, KINDS, MODES, ONLINE, WHAT_MODES_DO, Kind, completed
 from ouroboros.pipeline.settings.model import Init, Lora, Model, longest_sequence, resolve_dtype
 from ouroboros.pipeline.settings.setting import (
     Absent,
@@ -170,29 +170,32 @@ class Config(Section):
         made._said = tuple(keys)
         return made
 
-    @property
+    @cached_property
     def kind(self) -> Kind:
         """Returns the kind of stage that these are the settings of."""
-        if not self.only_evaluates and not self.algorithm.on_rollouts:
-            return FROM_GIVEN
-        return of_mode(self.mode)
+        return FROM_GIVEN if self.of_mode.trains and not self.algorithm.on_rollouts else self.of_mode
 
-    @property
+    @cached_property
+    def of_mode(self) -> Kind:
+        """Returns the kind where the stage learns from rollouts; an unknown mode is reported by its setting."""
+        return MODES.get(self.mode, ONLINE)
+
+    @cached_property
     def only_evaluates(self) -> bool:
-        return of_mode(self.mode).evaluates
+        return self.of_mode.evaluates
 
-    @property
+    @cached_property
     def asks_server(self) -> bool:
         """Returns whether these are the settings of a stage whose tasks the model of a server answers."""
         return (self.kind.evaluates or (self.kind.explores and not self.kind.trains)) and (
             self.explorer.rollout_model.engine_type == "openai")
 
-    @property
+    @cached_property
     def makes_policy(self) -> bool:
         """Returns whether a stage with these settings trains a model that writes, and no reward model."""
         return self.kind.trains and not self.algorithm.scores_responses
 
-    @property
+    @cached_property
     def asks_teacher(self) -> bool:
         """Returns whether a stage with these settings trains on a teacher's outputs."""
         return self.kind.learns_from_rollouts and self.algorithm.has_teacher

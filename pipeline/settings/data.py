@@ -1,6 +1,8 @@
 """Settings about data: tasksets, their formats, demonstrations, curation. See pipeline/settings/config.py."""
 
 import re
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from ouroboros.pipeline.settings import declared
@@ -225,6 +227,22 @@ class ExplorerInput(Section):
     tasksets: list[Taskset] = setting([], "several sets to train on, in place of taskset, mixed in proportion to size")
     eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")
 
+    @cached_property
+    def train_places(self) -> list[tuple[str, Taskset]]:
+        """Returns (place below buffer.explorer_input, settings) of every training set."""
+        several = [(f"tasksets.{i}", taskset) for i, taskset in enumerate(self.tasksets)]
+        return several or [("taskset", self.taskset)]
+
+    @cached_property
+    def eval_places(self) -> list[tuple[str, Taskset]]:
+        """Does the same for every evaluation set."""
+        return [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(self.eval_tasksets)]
+
+    @cached_property
+    def places(self) -> list[tuple[str, Taskset]]:
+        """Does the same for every set of tasks."""
+        return [*self.train_places, *self.eval_places]
+
     @rule
     def _one_or_several(self):
         """A `taskset` together with `tasksets` may only have a name (recipes set one): the rest would be ignored."""
@@ -311,20 +329,8 @@ class TrainerInput(Section):
         {}, "buffers by name; sample_strategy_args.sft_dataset_name says which one the strategy mix takes rows from")
 
 
-def train_places(explorer_input: ExplorerInput) -> list[tuple[str, Taskset]]:
-    """Returns (place below buffer.explorer_input, settings) of every training set."""
-    several = [(f"tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input.tasksets)]
-    return several or [("taskset", explorer_input.taskset)]
-
-
-def eval_places(explorer_input: ExplorerInput) -> list[tuple[str, Taskset]]:
-    """Does the same for every evaluation set."""
-    return [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input.eval_tasksets)]
-
-
-def tasksets(settings: Any) -> list[tuple[str, Taskset]]:
-    """Does the same for every set of tasks of a stage with these settings."""
-    return [*train_places(settings.buffer.explorer_input), *eval_places(settings.buffer.explorer_input)]
+train_places, eval_places = attrgetter("train_places"), attrgetter("eval_places")  # of a section explorer_input
+tasksets = attrgetter("buffer.explorer_input.places")  # every set of tasks of a stage with these settings
 
 
 def workflow_of(taskset: Taskset, explorer_input: ExplorerInput, place: str) -> str:

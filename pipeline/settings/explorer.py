@@ -10,7 +10,6 @@ from ouroboros.pipeline.settings.arguments.experience import asks_models
 from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.remote import Remote
 from ouroboros.pipeline.settings.setting import LIMIT, Section, at, rule, section, setting
-from ouroboros.pipeline.settings.trainer import is_driven
 from ouroboros.pipeline.store.errors import Problem
 from ouroboros.pipeline.store.signatures import parameters_of
 
@@ -282,7 +281,7 @@ def depends_on_time(kind: Kind, config: Any) -> list[str]:
     on = {"explorer.over_rollout": kind.explores and at(config, "explorer.over_rollout.ratio", 0) > 0,
           "explorer.dynamic_timeout": kind.explores and at(config, "explorer.dynamic_timeout.enable", False),
           "explorer.partial_rollout": kind.is_online and at(config, "explorer.partial_rollout", False),
-          "synchronizer.sync_style": kind.is_online and is_driven(config),
+          "synchronizer.sync_style": kind.is_online and at(config, "synchronizer.sync_style", "fixed") != "fixed",
           "data_processor.experience_pipeline": kind.makes_experience and asks_models(
               at(config, "data_processor.experience_pipeline.operators") or []),
           "data_processor.task_pipeline": "rejected" in kind.writes and asks_models(_curation(config)),

@@ -293,8 +293,3 @@ def _holding(tree: Any, parts: list[str], default: Any) -> Any:
     if below[0] == "*" and first not in tree:
         return tree
     return tree | {name: _holding(tree.get(name, {}), below, default) for name in (tree if first == "*" else [first])}
-
-
-def of_mode(mode: str) -> Kind:
-    """Returns the kind of a stage that learns from rollouts; an unknown mode is reported by its setting."""
-    return MODES.get(mode, ONLINE)

@@ -1,5 +1,6 @@
 """The section `model`: what is trained, its adapter, its lengths and how it samples."""
 
+from functools import cached_property
 from typing import Any
 
 from ouroboros.pipeline.settings.arguments.addresses import NEEDED_ADDRESS, NEEDED_VARIABLE, is_address, is_variable
@@ -144,7 +145,7 @@ class Model(Section):
     min_p: float = setting(0.0, "least probability of a token to sample, as a share of the likeliest one's; 0 = off; "
                                 "above 0 it needs top_k for rollouts to train on", ge=0, le=1, acts="explorer")
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Returns the tokens of the longest sequence."""
         return longest_sequence(self)

@@ -10,14 +10,14 @@ from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest, pick
 
 def check_monitor(kind: str, arguments: dict[str, Any]) -> None:
     """Rejects wrong arguments of a monitor, and one that is not installed."""
-    absent = absent_package(kind)
-    if problems := monitor_problems(kind, arguments) or [one for one in (absent,) if one]:
+    pick(MONITORS, kind, "monitor.monitor_type")
+    if problems := monitor_problems(kind, arguments) or [one for one in (absent_package(kind),) if one]:
         raise ConfigError("\n  ".join(problems), problems)
 
 
 def absent_package(kind: str) -> Problem | None:
-    """Returns the problem of a monitor that is not installed on this machine."""
-    module, install, *_ = pick(MONITORS, kind, "monitor.monitor_type")
+    """Returns the problem of a monitor that is not installed on this machine; an unknown one: see monitor_problems."""
+    module, install, *_ = MONITORS.get(kind, (None, ""))
     if module is None or importlib.util.find_spec(module):
         return None
     return Problem("monitor.monitor_type", f"the package '{module}' is not installed.", f"{install}, or choose another "

@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -32,7 +32,8 @@ class Section(BaseModel):
     """A section of settings, read in pydantic's lax mode: a whole number may be given as 1e3, a number as a text and a
     text as a number, whose letters are kept where it is read. A boolean is no number.
 
-    acts: what the settings have that declare none, in sections within it too (see About).
+    acts: what the settings have that declare none, in sections within it too (see About). What follows from settings
+    is a cached_property: whoever changes one takes a copy, which has none yet.
     """
 
     acts: ClassVar[str | None] = None
@@ -49,6 +50,16 @@ class Section(BaseModel):
             raise Absent(f"{type(self).__name__}.{name} is not in these settings: its value could not be read, or a "
                          "stage that does not depend on it reads it (pipeline/settings/kinds.py)", name=name)
         return super().__getattr__(name)
+
+    def __copy__(self) -> Self:
+        made = super().__copy__()
+        for name in facts_of(type(self)):
+            made.__dict__.pop(name, None)
+        return made
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        derived = facts_of(type(self))
+        return ((name, value) for name, value in vars(self).items() if name not in derived)
 
     @classmethod
     def partial(cls, given: dict[str, Any]) -> Self:
@@ -74,7 +85,7 @@ class Section(BaseModel):
     def merged(self, over: dict[str, Any]) -> Self:
         """Returns a copy with given settings: sections and mappings key by key, everything else as a whole."""
         fields = type(self).model_fields
-        return self.model_copy(update={name: _merged(getattr(self, name), value, fields[name].annotation)
+        return self.model_copy(update={name: merge(getattr(self, name), value, fields[name].annotation)
                                        for name, value in over.items()})
 
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
@@ -94,6 +105,13 @@ class Section(BaseModel):
             for below, part in inner:
                 if isinstance(part, Section):
                     yield from part.broken_rules(below)
+
+
+@cache
+def facts_of(kind: type[Section]) -> frozenset[str]:
+    """Returns the names of what follows from the settings of a section."""
+    return frozenset(name for one in kind.__mro__ for name, value in vars(one).items()
+                     if isinstance(value, cached_property))
 
 
 @cache
@@ -127,20 +145,21 @@ def built(kind: Any, value: Any) -> Any:
     return value
 
 
-def _merged(base: Any, over: Any, kind: Any) -> Any:
-    """Merges `over` into a copy of the value of a setting of type `kind`."""
+def merge(base: Any, over: Any, kind: Any = None) -> Any:
+    """Merges `over` into a copy of the value of a setting of type `kind`: sections and mappings key by key, everything
+    else as a whole."""
     if isinstance(base, Section) and isinstance(over, dict):
         return base.merged(over)
     if isinstance(base, dict) and isinstance(over, dict):
         element = elements(kind)
-        return {**base, **{name: _merged(base.get(name), one, element) for name, one in over.items()}}
+        return {**base, **{name: merge(base.get(name), one, element) for name, one in over.items()}}
     return built(kind, over)
 
 
 def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
     """Returns (name or index, part) of a section, a mapping or a list; None for any other value."""
     if isinstance(value, Section | dict):
-        return (value if isinstance(value, dict) else vars(value)).items()
+        return value.items() if isinstance(value, dict) else iter(value)
     return enumerate(value) if isinstance(value, list) else None
 
 

@@ -1,6 +1,7 @@
 """The sections `trainer` and `synchronizer`: how weights are trained, and how they reach the explorer."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from ouroboros.pipeline.settings.algorithm import Critic
@@ -150,7 +151,7 @@ TRAINER_DRIVEN, EXPLORER_DRIVEN = "trainer_driven", "explorer_driven"
 
 def is_driven(config: Any) -> bool:
     """Returns whether weights are handed over when one side says so. config: as for `may_overlap`."""
-    return at(config, "synchronizer.sync_style", "fixed") != "fixed"
+    return hasattr(config, "synchronizer") and config.synchronizer.is_driven
 
 
 def runs_ahead(config: Any) -> bool:
@@ -198,6 +199,11 @@ class Synchronizer(Section):
                                        "where the deltas since it have become larger than it", ge=1, how=True)
     keep: str = setting("last", "versions that stay on disk; last: those that the explorer still needs; anchors: also "
                         "those written whole; all: every one", choices=("last", "anchors", "all"), how=True)
+
+    @cached_property
+    def is_driven(self) -> bool:
+        """Returns whether weights are handed over when one side says so."""
+        return self.sync_style != "fixed"
 
 
 def publishes_deltas(config: Any, dtype: str) -> bool:
@@ -254,7 +260,7 @@ def syncs(c) -> Iterator[Problem]:
     style, bound = c.synchronizer.sync_style, c.synchronizer.max_staleness
     if not c.kind.is_online:
         return
-    if not is_driven(c):
+    if not c.synchronizer.is_driven:
         if bound is not None:
             yield Problem("synchronizer.max_staleness", f"with synchronizer.sync_style={style}, by which the step "
                           "numbers say how old rollouts are.", "Leave it out, or set trainer_driven or "

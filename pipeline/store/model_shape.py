@@ -5,9 +5,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ouroboros.pipeline.store.architecture import completed
 from ouroboros.pipeline.store.digests import address
 from ouroboros.pipeline.store.errors import ModelError, Problem
-from ouroboros.pipeline.store.family_defaults import completed
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"  # of peft

@@ -121,7 +121,7 @@ def explain(key, overrides):
 
     Shows type, meaning, bounds, default, value and where that comes from, of algorithm.optimizer.lr or trainer, say.
     """
-    from ouroboros.commands.bridges.command import of_verl
+    from ouroboros.commands.bridges.page import of_verl
     from ouroboros.pipeline.check import explain
     from ouroboros.pipeline.check.judge import judged
     from ouroboros.pipeline.compose.compose import TITLE

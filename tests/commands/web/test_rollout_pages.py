@@ -2,7 +2,7 @@
 
 import pytest
 
-from ouroboros.commands.web import counted, details, distributions, export, rollouts, tokens
+from ouroboros.commands.web import counted, details, distributions, export, rollouts
 from ouroboros.commands.web.counted import by_step
 from ouroboros.commands.web.rollouts import Address, Wanted
 from ouroboros.pipeline.results import view
@@ -191,7 +191,7 @@ def test_what_training_said_belongs_to_the_policys_own_tokens():
     given = {"response_tokens": [7, 8, 9], "action_mask": [1, 0, 1], "rollout_logprobs": [-1.0, 0.0, -2.0],
              "weights_versions": [3, None, 4]}
     trained = {"train_logprobs": [-1.5, -1.75], "entropies": [0.5, 0.25], "advantages": [0.5, -0.5], "advantage": 0.0}
-    assert tokens.signals(given, trained) == [
+    assert details.signals(given, trained) == [
         {"id": 7, "mask": 1, "logprob": -1.0, "version": 3, "train_logprob": -1.5, "entropy": 0.5, "advantage": 0.5,
          "mismatch": 0.5},
         {"id": 8, "mask": 0, "logprob": 0.0, "version": None},
@@ -201,7 +201,7 @@ def test_what_training_said_belongs_to_the_policys_own_tokens():
 
 def test_a_row_that_was_left_out_of_the_loss_has_no_numbers_of_training():
     given = {"response_tokens": [7, 8], "action_mask": [1, 1], "rollout_logprobs": [-1.0, -2.0]}
-    found = tokens.signals(given, {"train_logprobs": [], "advantages": None, "advantage": 1.0})
+    found = details.signals(given, {"train_logprobs": [], "advantages": None, "advantage": 1.0})
     assert ["train_logprob" in one for one in found] == [False, False]
 
 
@@ -214,7 +214,7 @@ class Bytes:
 
 @pytest.mark.parametrize("text", ["plain", "a é 漢 🙂b", "", "🙂🙂"])
 def test_pieces_of_letters_of_several_tokens(text):
-    made = tokens.pieces(Bytes(), list(text.encode()))
+    made = details.pieces(Bytes(), list(text.encode()))
     assert "".join(made) == text
     assert len(made) == len(text.encode())
     assert all(piece == "" or len(piece) == 1 for piece in made)

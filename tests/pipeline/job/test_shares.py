@@ -7,7 +7,7 @@ import pytest
 from ouroboros.pipeline.job import devices, shares
 from ouroboros.pipeline.job.shares import answering_environment, deal_cores, share_cores, share_gpus
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.kinds import KINDS
+from ouroboros.pipeline.settings.kinds import KINDS, MODES
 from ouroboros.pipeline.store.errors import ConfigError
 from tests.golden.messages import refuses
 
@@ -17,7 +17,7 @@ EIGHT = list("abcdefgh")
 def settings(mode="both", engines=1, each=1, auxiliary=(), at_most=None, taught=None):
     """each: GPUs of an engine. auxiliary: engine_num of every auxiliary model; taught: whether one is a teacher."""
     return SimpleNamespace(
-        mode=mode, own_teacher=taught, cluster=SimpleNamespace(gpu_per_node=at_most, node_num=1),
+        mode=mode, of_mode=MODES[mode], own_teacher=taught, cluster=SimpleNamespace(gpu_per_node=at_most, node_num=1),
         explorer=SimpleNamespace(
             rollout_model=SimpleNamespace(engine_type="vllm", engine_num=engines, tensor_parallel_size=each),
             auxiliary_models=[SimpleNamespace(engine_num=n, tensor_parallel_size=1, model_path="judge")

@@ -6,7 +6,7 @@ import pytest
 
 from ouroboros.commands import cli
 from ouroboros.pipeline.compose.recipe import effective
-from ouroboros.pipeline.results.alternatives import alternatives
+from ouroboros.pipeline.results.counterfactual import alternatives
 from ouroboros.pipeline.settings.kinds import ONLINE
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store.errors import ConfigError

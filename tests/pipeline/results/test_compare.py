@@ -10,7 +10,7 @@ import yaml
 
 from ouroboros.commands import cli
 from ouroboros.commands.run import failure
-from ouroboros.pipeline.results import compare_charts, page, sweep_view
+from ouroboros.pipeline.results import compare_page, page, sweep_view
 from ouroboros.pipeline.results.compare import answer, compared, rounded
 from ouroboros.pipeline.results.compare_page import picture
 from ouroboros.pipeline.results.query import Answer
@@ -190,12 +190,12 @@ def test_without_a_score_or_a_difference_there_is_no_picture():
 
 
 def test_scales():
-    assert compare_charts.logarithmic([1e-6, 1e-4])
-    assert not compare_charts.logarithmic([0, 1000])
-    assert not compare_charts.logarithmic([1, 19.9])
-    assert compare_charts.ordered([3, 1, 2, 1]) == [1, 2, 3]
-    assert compare_charts.ordered(["b", "a", "b"]) == ["b", "a"]
-    assert (compare_charts.word(1e-06), compare_charts.word(0.12345), compare_charts.word("x")) == (
+    assert compare_page.logarithmic([1e-6, 1e-4])
+    assert not compare_page.logarithmic([0, 1000])
+    assert not compare_page.logarithmic([1, 19.9])
+    assert compare_page.ordered([3, 1, 2, 1]) == [1, 2, 3]
+    assert compare_page.ordered(["b", "a", "b"]) == ["b", "a"]
+    assert (compare_page.word(1e-06), compare_page.word(0.12345), compare_page.word("x")) == (
         "1e-6", "0.1235", "x")
 
 

@@ -42,13 +42,6 @@ def import_keys() -> int:
     return 0
 
 
-def of_verl(key: str) -> str | None:
-    """Returns the equivalent of a veRL key; None for an unknown key."""
-    from ouroboros.commands.bridges import page
-
-    return page.of_verl(key)
-
-
 def _check(keys: list[str], name: str) -> None:
     refuse_other_program(keys, name)
     if len(keys) > MOST_KEYS:

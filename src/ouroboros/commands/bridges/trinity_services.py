@@ -10,7 +10,7 @@ from ouroboros.commands.bridges.source import Given
 from ouroboros.commands.bridges.tables import said
 from ouroboros.commands.bridges.translation import Path, Translation
 from ouroboros.pipeline.settings.arguments.addresses import NEEDED_VARIABLE, is_variable
-from ouroboros.pipeline.settings.kinds import of_mode
+from ouroboros.pipeline.settings.kinds import MODES, ONLINE
 
 TINKER, ADAPTER = ("model", "tinker"), ("model", "lora_configs", 0)
 EXTERNAL, ENGINE = ("model", "external_model"), ("explorer", "rollout_model")
@@ -62,7 +62,7 @@ def external(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
 
     Only a stage that does not train can have one.
     """
-    kind = of_mode(str(values.get(("mode",))))
+    kind = MODES.get(str(values.get(("mode",))), ONLINE)
     is_on = values.get((*EXTERNAL, "enable")) is True and (kind.evaluates or (kind.explores and not kind.trains))
     if is_on and given.path == (*ENGINE, "engine_type"):
         made.rename(given, given.path, "openai", f"{given.value} there")
