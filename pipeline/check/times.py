@@ -9,6 +9,8 @@ import os
 import platform
 from collections.abc import Iterable, Iterator
 from functools import cache
+from math import lcm
+from operator import add
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +18,8 @@ from ouroboros.pipeline.check.workload import workload
 from ouroboros.pipeline.job.progress import duration, thousands
 from ouroboros.pipeline.plan.identity import Stage
 from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.settings.trainer import runs_ahead
 from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.errors import OuroError
 
@@ -103,29 +107,35 @@ def described(stage: Stage, config: Config, found: Expected | None) -> list[tupl
 
 
 def _division(stage: Stage, config: Config, source: str) -> list[tuple[str, str]]:
-    """Describes how `mode=both` would divide the same GPUs between trainer and engines for a step that is a tenth
-    shorter or more, as (word, sentence); both are taken to be as fast on each GPU as in the earlier stage."""
-    engine = config.explorer.rollout_model
-    if config.mode != "both" or not stage.gpus:
+    """Describes how `mode=both` would divide the same GPUs between trainer and engines, where training and answering
+    would take a tenth less time or more, as (word, sentence); both are taken to be as fast on each GPU as in the
+    earlier stage."""
+    engine, trainer, nodes = config.explorer.rollout_model, config.trainer, config.cluster.node_num
+    if config.mode != "both" or not (config.kind.is_online and stage.gpus):
         return []
     places = (Path(one, "store", source) for one in (stage.root, probed(stage.root)))
-    place = next(one for one in places if one.is_dir())
-    was = files.read_json(place / "stage.json")["config"]
-    steps = tables.read_steps(place, "steps", [one for one in tables.steps_present(place, "steps") if one > 1][-LAST:])
-    trains = sum(one.train_seconds for one in steps) * was["trainer"]["ranks"]
-    engines = was["explorer"]["rollout_model"]
-    answers = sum(one.rollout_seconds or 0.0 for one in steps) * engines["engine_num"] * engines["tensor_parallel_size"]
-    each, split = engine.tensor_parallel_size, config.trainer.ulysses_sequence_parallel_size
-    count = config.trainer.ranks + engine.engine_num * each
+    place = next((one for one in places if one.is_dir()), None)
+    was = files.read_json(place / "stage.json")["config"] if place else {}
+    ranks, engines, each = (at(was, key) for key in (
+        "trainer.ranks", "explorer.rollout_model.engine_num", "explorer.rollout_model.tensor_parallel_size"))
+    numbers = [one for one in tables.steps_present(place, "steps") if one > 1][-LAST:] if place else []
+    steps = tables.read_steps(place, "steps", numbers) if numbers else []
+    if None in (ranks, engines, each, *(one.rollout_seconds for one in steps)):
+        return []
+    trains = sum(one.train_seconds for one in steps) * ranks
+    answers = sum(one.rollout_seconds for one in steps) * engines * each
+    each, rank = engine.tensor_parallel_size, lcm(trainer.ulysses_sequence_parallel_size, nodes)
+    count, together = trainer.ranks + engine.engine_num * each, max if runs_ahead(config) else add
 
-    def longer(ranks: int, engines: int) -> float:
-        return max(trains / ranks, answers / (engines * each))
+    def took(ranks: int, engines: int) -> float:
+        return together(trains / ranks, answers / (engines * each))
 
-    tried = [(ranks, (count - ranks) // each) for ranks in range(split, count - each + 1, split)]
-    best = min(tried, key=lambda one: longer(*one))
-    share = longer(*best) / (longer(config.trainer.ranks, engine.engine_num) or 1.0)
-    return [("GPUs", f"trainer.ranks={best[0]} explorer.rollout_model.engine_num={best[1]} would take about "
-                     f"{share:.0%} of the time, by what a GPU did in {source}")] if 0 < share <= 0.9 else []
+    tried = [(ranks, (count - ranks) // each // nodes * nodes) for ranks in range(rank, count, rank)]
+    best = min((one for one in tried if one[1]), key=lambda one: took(*one), default=(trainer.ranks, engine.engine_num))
+    share = took(*best) / (took(trainer.ranks, engine.engine_num) or 1.0)
+    return [("GPUs", f"training and answering would take about {share:.0%} of the time with trainer.ranks={best[0]} "
+                     f"explorer.rollout_model.engine_num={best[1]}, by what a GPU did in {source}")] if (
+                         0 < share <= 0.9) else []
 
 
 def compared(before: Iterable[tuple[Stage, str, Expected | None]]) -> Iterator[str]:

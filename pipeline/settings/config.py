@@ -173,7 +173,7 @@ class Config(Section):
     @cached_property
     def kind(self) -> Kind:
         """Returns the kind of stage that these are the settings of."""
-        return FROM_GIVEN if self.of_mode.trains and not self.algorithm.on_rollouts else self.of_mode
+        return self.of_mode if self.only_evaluates or self.algorithm.on_rollouts else FROM_GIVEN
 
     @cached_property
     def of_mode(self) -> Kind:

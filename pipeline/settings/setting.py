@@ -59,7 +59,7 @@ class Section(BaseModel):
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         derived = facts_of(type(self))
-        return ((name, value) for name, value in vars(self).items() if name not in derived)
+        return ((name, value) for name, value in list(vars(self).items()) if name not in derived)
 
     @classmethod
     def partial(cls, given: dict[str, Any]) -> Self:

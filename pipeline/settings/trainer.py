@@ -151,7 +151,7 @@ TRAINER_DRIVEN, EXPLORER_DRIVEN = "trainer_driven", "explorer_driven"
 
 def is_driven(config: Any) -> bool:
     """Returns whether weights are handed over when one side says so. config: as for `may_overlap`."""
-    return hasattr(config, "synchronizer") and config.synchronizer.is_driven
+    return at(config, "synchronizer.sync_style", "fixed") != "fixed"
 
 
 def runs_ahead(config: Any) -> bool:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ouroboros.pipeline.check.memory import GIB
+from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.explorer import AuxiliaryModel
 from ouroboros.pipeline.settings.trainer import may_overlap
 from ouroboros.pipeline.store.errors import ConfigError
@@ -14,6 +15,7 @@ from ouroboros.stages.recompute import needed
 from tests import zoo
 from tests.configs import element, overridden
 from tests.golden.messages import refuses
+from tests.plans import planned
 
 AHEAD = ("mode=colocate", "synchronizer.sync_offset=1", "explorer.rollout_model.gpu_memory_utilization=0.5")
 
@@ -68,3 +70,11 @@ def test_only_an_explorer_on_the_same_devices_that_runs_ahead_may(overrides, exp
     given = {one.partition("=")[0] for one in overrides}
     kept = [one for one in AHEAD if one.partition("=")[0] not in given]
     assert may_overlap(overridden(*kept, *overrides)) is expected
+
+
+def test_a_stage_that_knows_no_syncs_shares_nothing(tmp_path):
+    """Of its stage.json, which has only the settings that its kind reads."""
+    plan = planned(tmp_path, {"mode": "colocate", "synchronizer.sync_offset": 1, "trainer.overlap": "auto"})
+    found = {one.name: may_overlap(Config.of_stage(one.kind, one.specification()["config"])) for one in plan.stages
+             if one.name in ("sft", "evaluate_sft", "rft", "curate")}
+    assert found == {"sft": False, "evaluate_sft": False, "rft": True, "curate": False}

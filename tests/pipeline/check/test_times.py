@@ -103,25 +103,33 @@ def measured(planned):
     return SimpleNamespace(**vars(planned) | {"gpus": 4})
 
 
-@pytest.mark.parametrize(("ranks", "engines", "each", "split", "proposed"), [
-    (1, 3, 1, 1, ("=2 ", "=2 ", "50%")),  # 3 s, engines 1 s; two and two take 1.5 s
-    (2, 2, 1, 1, None), (1, 1, 1, 1, None),
-    (2, 2, 2, 1, None),  # 1.5 s and 0.75; four ranks and one engine 1.5 s as well
-    (6, 1, 2, 1, ("=4 ", "=2 ", "50%")),  # engines 1.5 s; 0.75 s each
-    (6, 2, 1, 3, ("=3 ", "=5 ", "67%"))])  # engines 1.5 s; 1 s and 0.6
-def test_gpus_are_divided_by_what_both_took(measured, ranks, engines, each, split, proposed):
-    config = stage("rft", mode="both", buffer__total_steps=50, trainer__ranks=ranks,
+@pytest.mark.parametrize(("ranks", "engines", "each", "split", "nodes", "offset", "proposed"), [
+    (1, 3, 1, 1, 1, 2, ("=2 ", "=2,", "50%")),  # 3 s, engines 1 s; two and two take 1.5 s
+    (1, 3, 1, 1, 1, 0, ("=2 ", "=2,", "75%")),  # one after the other: 4 s; 3 s
+    (2, 2, 1, 1, 1, 2, None), (1, 1, 1, 1, 1, 2, None),
+    (2, 2, 2, 1, 1, 2, None),  # 1.5 s and 0.75; four ranks and one engine 1.5 s as well
+    (6, 1, 2, 1, 1, 2, ("=4 ", "=2,", "50%")),  # engines 1.5 s; 0.75 s each
+    (6, 2, 1, 3, 1, 2, ("=3 ", "=5,", "67%")),  # engines 1.5 s; 1 s and 0.6
+    (2, 6, 1, 1, 2, 2, ("=4 ", "=4,", "50%")),  # 1.5 s; 0.75 s; five and three are not two nodes'
+    (1, 2, 1, 1, 2, 2, None)])  # one GPU is not two nodes'
+def test_gpus_are_divided_by_what_both_took(measured, ranks, engines, each, split, nodes, offset, proposed):
+    config = stage("rft", mode="both", buffer__total_steps=50, trainer__ranks=ranks, cluster__node_num=nodes,
                    trainer__ulysses_sequence_parallel_size=split, explorer__rollout_model__engine_num=engines,
-                   explorer__rollout_model__tensor_parallel_size=each)
+                   explorer__rollout_model__tensor_parallel_size=each, synchronizer__sync_offset=offset)
     _, *found = times.described(measured, config, times.expected(measured, config))
     assert len(found) == (proposed is not None)
     assert all(part in found[0][1] for part in proposed or ())
 
 
-def test_gpus_are_not_divided_by_a_table_or_in_turns(measured):
+def test_gpus_are_divided_only_between_a_trainer_and_engines_that_were_measured(measured):
     config = stage("rft", mode="both", buffer__total_steps=50, explorer__rollout_model__engine_num=3)
     found = times.expected(measured, config)
     in_turns = stage("rft", mode="colocate", buffer__total_steps=50)
+    given = stage("sft", mode="both", buffer__total_steps=50, explorer__rollout_model__engine_num=3)
+    on_cpu, gone = SimpleNamespace(**vars(measured) | {"gpus": 0}), found._replace(source="rft-gone")
     assert [len(times.described(*one)) for one in (
-        (measured, config, found), (measured, config, found._replace(source=None)),
-        (SimpleNamespace(**vars(measured) | {"gpus": 0}), config, found), (measured, in_turns, found))] == [2, 1, 1, 1]
+        (measured, config, found), (measured, config, found._replace(source=None)), (on_cpu, config, found),
+        (measured, in_turns, found), (measured, given, found), (measured, config, gone))] == [2, 1, 1, 1, 1, 1]
+    path = Path(measured.root, "store", found.source, "stage.json")
+    files.write_json(path, files.read_json(path) | {"config": {}})
+    assert len(times.described(measured, config, found)) == 1
