@@ -63,7 +63,4 @@ def stored(source: Any, keep: Callable[[bytes], str], directory: Path) -> str:
 def _data(source: Any, directory: Path) -> bytes:
     if is_image_name(source):
         return read_image(source, directory)
-    if isinstance(source, str) and (data := of_text(source)) is not None:
-        return data
-    raise Unusable(f"an image from {str(source)[:60]!r}; needed its bytes, base64, data:image/png;base64,… or the name "
-                   f"of a file that ends in {', '.join(ENDINGS)}: addresses are not read")
+    return of_text(str(source), f", base64, its bytes or the name of a file that ends in {', '.join(ENDINGS)}")

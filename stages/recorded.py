@@ -5,8 +5,7 @@ Reads the directory `buffer.trainer_input.experience_buffer.path`; its tables be
 or copies where it is on another disk. What is recorded later is not part of the stage.
 """
 
-import os
-import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from ouroboros.pipeline.check.data import TAKEN, unfit_directory
 from ouroboros.pipeline.job.context import Context, run_stage
 from ouroboros.pipeline.settings.data import SHOWN
-from ouroboros.pipeline.store import hashes, records, tables
+from ouroboros.pipeline.store import files, hashes, records, tables
 from ouroboros.pipeline.store.digests import resolve
 from ouroboros.pipeline.store.errors import DataError
 
@@ -41,15 +40,7 @@ def _take(source: Path, target: Path, name: str) -> None:
     if name == "experience" and np.isnan(rows["rollout_logprobs"].combine_chunks().flatten().to_numpy()).any():
         raise DataError(f"{source} has rows of a server, whose tokens and log-probs are not known, so no ratio of them "
                         "can be computed. Train on the good ones as demonstrations (docs/serve.md).")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    hashes.write(target, lambda temporary: _link_or_copy(source, temporary))
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+    hashes.write(target, partial(files.link, source))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from ouroboros.pipeline.settings.arguments.answers import tool_arguments
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store import checkpoints, files, records, tables
 from ouroboros.pipeline.store.errors import ConfigError, DataError
+from ouroboros.pipeline.store.pictures import link
 from ouroboros.stages.curation import curation_of
 from ouroboros.stages.explorer.children import run_child
 from ouroboros.stages.explorer.groups import set_baseline
@@ -58,6 +59,7 @@ class Scorer:
         begin = time.perf_counter()
         rows = self.rewarded(self.read(step))
         made = self.record(step, rows, begin)
+        link(self.source, self.context.directory, step)
         tables.write(tables.step_file(self.context.directory, "experience", step), records.Experience, rows)
         check_failures([turns[0] for turns in _by_slot(rows).values()],
                               self.context.config.explorer.max_failed_ratio)

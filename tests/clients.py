@@ -270,6 +270,11 @@ def asks(task, endpoint, content):
         model=endpoint.model, messages=[{"role": "user", "content": content}]).choices[0].message.content
 
 
+def continues_ids(task, endpoint, ids):
+    """Its answer is the completion of token ids."""
+    return client(endpoint).completions.create(model=endpoint.model, prompt=ids).choices[0].text
+
+
 def looks(task, endpoint, images):
     """The task, and after each reply the result of a tool: a text and these images; None is the task's first."""
     messages = list(task.messages)

@@ -15,7 +15,7 @@ from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.progress import task_words
 from ouroboros.pipeline.job.tasksets import HELD, read_eval
 from ouroboros.pipeline.store import records, tables
-from ouroboros.pipeline.store.pictures import Kept, Picture, pictures_of
+from ouroboros.pipeline.store.pictures import Kept, Picture, named
 from ouroboros.workflows.attempts.concurrency import concurrency_of
 from ouroboros.workflows.attempts.recording import EVALUATION, Journal, journal_file
 from ouroboros.workflows.attempts.schedule import roll_out
@@ -80,7 +80,7 @@ def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationS
         tasks = list({task.task_id: task for task in rows}.values())
         trained = sum(prompt_of(task.context, task.question, task.pictures, task.answer) in learnt for task in tasks)
         texts, reasons = task_prompts(tokenizer, tasks, context.config)
-        pictures = [pictures_of(task, curated) for task in tasks]
+        pictures = [named(task.pictures, curated) for task in tasks]
         tokens, unseen = with_images(tokenizer, prompt_tokens(tokenizer, texts), pictures, context.activity.alive)
         made.append(EvaluationSet(taskset, tasks, len(rows), trained, texts, tokens, pictures, reasons | unseen,
                                   rewards.by_task(taskset, tasks), rewards))

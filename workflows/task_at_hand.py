@@ -9,7 +9,7 @@ from pathlib import Path
 from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.locked import interpreter
-from ouroboros.pipeline.store.pictures import Broken, Kept, Picture, data_uri, of_text
+from ouroboros.pipeline.store.pictures import Kept, Picture, data_uri, of_text
 from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.attempts.verifiers import served
 from ouroboros.workflows.engines import auxiliary
@@ -59,12 +59,7 @@ class TaskAtHand:
 
     def _look(self, source: str) -> Picture:
         """An image that an agent shows the model. Raises DataError."""
-        if (data := of_text(source)) is None:
-            raise DataError(f"an image from {source[:60]!r}; needed data:image/png;base64,…: addresses are not read")
-        try:
-            name = self._kept.keep(data)
-        except Broken as problem:
-            raise DataError(str(problem)) from problem
+        name = self._kept.keep(of_text(source))
         return next((one for one in self._pictures if one.hash == name), Picture(str(self._kept.place), name))
 
     def prompt(self, messages: list[dict]) -> list[int]:

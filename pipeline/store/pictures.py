@@ -10,7 +10,6 @@ import hashlib
 import io
 import warnings
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -33,7 +32,7 @@ class Picture(NamedTuple):
     hash: str
 
 
-class Broken(ValueError):
+class Broken(DataError):
     """Bytes that are no image for a model; the message says why."""
 
 
@@ -45,30 +44,31 @@ def named(found: Iterable[str] | None, directory: Path, shown: Path | None = Non
     return tuple(Picture(str(shown) if one in own else file, one) for one in found or ())
 
 
-def pictures_of(task, directory: Path) -> tuple[Picture, ...]:
-    """The images of a task. directory: as of `named`."""
-    return named(task.pictures, directory)
-
-
 def has_pictures(directory: Path | None) -> bool:
     """Whether tasks of a stage `curate` may have images. None: there are no tasks."""
     return directory is not None and (Path(directory) / tables.LOCATIONS["pictures"]).exists()
 
 
-def link(source: Path, stage: Path) -> None:
-    """Gives a stage the images of another one, if that has any."""
-    if has_pictures(source):
-        name = tables.LOCATIONS["pictures"]
-        hashes.write(stage / name, partial(files.link, source / name))
+def link(source: Path, stage: Path, step: int | None = None) -> None:
+    """Gives a stage the images of another one, of tasks or of agents in a step, if that has any."""
+    if (theirs := _table(source, step)).exists():
+        hashes.write(_table(stage, step), partial(files.link, theirs))
 
 
-def of_text(text: str) -> bytes | None:
-    """The bytes of a data URI of an image, or of base64 alone; None: the text is neither. Nothing is fetched."""
+def _table(stage: Path, step: int | None) -> Path:
+    return stage / tables.LOCATIONS["pictures"] if step is None else tables.step_file(stage, "shown", step)
+
+
+def of_text(text: str, others: str = "") -> bytes:
+    """The bytes of a data URI of an image, or of base64 alone. Nothing is fetched. others: what else is taken. Raises
+    Broken."""
     head, _, body = text.rpartition(",")
-    with suppress(ValueError):
+    try:
         if not head or (head.startswith("data:image/") and head.endswith(";base64")):
             return base64.b64decode(body, validate=True)
-    return None
+    except ValueError:  # as for another head
+        pass
+    raise Broken(f"an image from {text[:60]!r}; needed data:image/png;base64,…{others}: addresses are not read")
 
 
 def opened(data: bytes):
@@ -128,20 +128,17 @@ class Kept:
         name = hashlib.sha256(data).hexdigest()[:DIGITS]
         if name not in self._records:
             image = opened(data)
-            self._records[name] = Record(name, _format(image), image.width, image.height, b"")
             if self.place:
                 self.place.mkdir(exist_ok=True)
                 (self.place / name).write_bytes(data)
+            self._records[name] = Record(name, _format(image), image.width, image.height, b"")
         return name
 
     def write(self, stage: Path, step: int | None = None, names: Collection[str] = ()) -> None:
         """Writes the table of a stage, or of a step those of its rows; without images there is none."""
-        chosen = self._records if step is None else sorted(names)
-        if chosen:
-            tables.write_groups(stage / tables.LOCATIONS["pictures"] if step is None else
-                                tables.step_file(stage, "shown", step), Record, self._groups(chosen))
-        if self._records:
-            files.remove_tree(self.place)
+        if chosen := self._records if step is None else sorted(names):
+            tables.write_groups(_table(stage, step), Record, self._groups(chosen))
+        files.remove_tree(self.place)  # also what a killed process left there
 
     def _groups(self, names: Iterable[str]) -> Iterator[list[Record]]:
         group, size = [], 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from ouroboros.pipeline.job.activity import Activity
 from ouroboros.pipeline.store import records
-from ouroboros.pipeline.store.pictures import Kept, pictures_of
+from ouroboros.pipeline.store.pictures import Kept, named
 from ouroboros.workflows.protocol.outcomes import RewardFunction
 from ouroboros.workflows.protocol.prompts import prompt_hash, prompt_tokens
 from ouroboros.workflows.protocol.sight import with_images
@@ -39,7 +39,7 @@ class Prompts:
         self.given, source = sets, config.buffer.explorer_input
         self.tasks = [task for _, tasks in sets for task in tasks]
         self.texts, self.unwritable = task_prompts(tokenizer, self.tasks, config)
-        self.pictures = [pictures_of(task, curated) for task in self.tasks]
+        self.pictures = [named(task.pictures, curated) for task in self.tasks]
         self.tokens, unseen = with_images(tokenizer, prompt_tokens(tokenizer, self.texts), self.pictures,
                                           activity.alive)
         self.unwritable |= unseen

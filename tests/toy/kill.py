@@ -28,13 +28,20 @@ def wait_until(condition, seconds: float, process: subprocess.Popen) -> None:
 
 def killed(stage, name: str, step: int, **environment: str) -> None:
     """Starts a stage and kills it with SIGKILL as soon as `step` is in the table. None of its processes survives."""
+    killed_when(stage, tables.step_file(Path(stage.directory), name, step).exists, **environment)
+
+
+def killed_when(stage, condition, **environment: str) -> None:
+    """As `killed`, as soon as the condition holds."""
     process = start(stage, **environment)
-    wait_until(tables.step_file(Path(stage.directory), name, step).exists, 400, process)
+    wait_until(condition, 400, process)
     family = descendants(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    time.sleep(1.0)
-    assert not alive(family), "explorer or trainer outlived the stage"
+    deadline = time.monotonic() + 10.0  # agents end after the explorer, whose connection they lose
+    while alive(family):
+        assert time.monotonic() < deadline, "explorer or trainer outlived the stage"
+        time.sleep(0.1)
 
 
 def descendants(pid: int) -> list[int]:

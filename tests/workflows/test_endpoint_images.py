@@ -8,7 +8,7 @@ import torch
 
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store import records, tables
-from ouroboros.pipeline.store.pictures import Kept, data_uri, named
+from ouroboros.pipeline.store.pictures import Kept, data_uri, link, named
 from ouroboros.stages.learner.engine import policy
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.packing import pack
@@ -148,6 +148,14 @@ def test_what_is_no_image_for_the_model_is_a_refused_request(attempts, source, w
     assert words in outcome.reason
 
 
+def test_token_ids_that_stand_for_an_image_are_refused_as_texts_are(attempts, seeing_model):
+    for token in {sight_of(str(seeing_model)).stands, sight_of(str(seeing_model)).mark}:
+        outcome = attempts(partial(clients.continues_ids, ids=[30, token]), Says([30]))
+        assert outcome.status == "workflow_failed"
+        assert "400" in outcome.reason
+    assert attempts(partial(clients.continues_ids, ids=[30, 31]), Says([30])).status == "ok"
+
+
 def test_images_are_refused_where_nothing_takes_them_in_and_of_a_text_model(attempts, tiny_model, settings, tmp_path):
     parts = [{"type": "image_url", "image_url": {"url": uri(png())}}]
     assert "ouro run" in attempts(partial(clients.asks, content=parts), Says([30]), kept=False).reason
@@ -174,6 +182,23 @@ def test_the_dialects_read_the_same_messages():
         with pytest.raises(Refusal, match="image_url"):
             Chat().read({"model": "policy", "messages": [{"role": role, "content": [
                 {"type": "image_url", "image_url": {"url": image}}]}]})
+
+
+def test_files_of_a_killed_process_are_removed_also_where_no_image_is_shown_again(tmp_path):
+    before, now = (Kept(tmp_path / ".shown-1") for _ in range(2))
+    before.keep(png())
+    now.write(tmp_path, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stage_that_rewards_again_has_the_images_of_agents(tmp_path):
+    kept, source, target = Kept(tmp_path / ".shown-2"), tmp_path / "explored", tmp_path / "scored"
+    kept.write(source, 2, [kept.keep(png(seed=5))])
+    for step in (1, 2):
+        link(source, target, step)
+    assert tables.steps_present(target, "shown") == [2]
+    (found,) = named([name(png(seed=5))], target, tables.step_file(target, "shown", 2))
+    assert data_uri(found) == uri(png(seed=5))
 
 
 def test_the_view_of_images_has_those_of_tasks_and_of_steps(attempts):

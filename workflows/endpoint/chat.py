@@ -76,7 +76,15 @@ def _listed(stop: str | list[str] | None) -> list[str]:
     return [one for one in ([stop] if isinstance(stop, str) else stop or []) if one]
 
 
-class Chat:
+class OpenAI:
+    """What its dialects have in common."""
+
+    def error(self, refusal: Refusal) -> dict:
+        return {"error": {"message": refusal.message, "type": "invalid_request_error", "param": None,
+                          "code": refusal.code}}
+
+
+class Chat(OpenAI):
     """Chat completions."""
 
     path = "/v1/chat/completions"
@@ -117,9 +125,6 @@ class Chat:
             yield event({**head, "choices": [], "usage": _usage(answer)})
         yield event("[DONE]")
 
-    def error(self, refusal: Refusal) -> dict:
-        return error(refusal)
-
     def _content(self, choice: Choice) -> str | None:
         return None if choice.calls and not choice.text else choice.text
 
@@ -129,7 +134,7 @@ class Chat:
             for text, value in answer.logprobs[index]]} if ask.logprobs else None
 
 
-class Completions:
+class Completions(OpenAI):
     """Completions of a text or of token ids."""
 
     path = "/v1/completions"
@@ -154,9 +159,6 @@ class Completions:
             yield event({**head, "choices": [], "usage": _usage(answer)})
         yield event("[DONE]")
 
-    def error(self, refusal: Refusal) -> dict:
-        return error(refusal)
-
     def _choice(self, ask: Ask, answer: Answer, index: int) -> dict:
         choice, logprobs = answer.choices[index], None
         if ask.logprobs:
@@ -164,11 +166,6 @@ class Completions:
             logprobs = {"tokens": tokens, "token_logprobs": choice.logprobs, "top_logprobs": None,
                         "text_offset": [len("".join(tokens[:place])) for place in range(len(tokens))]}
         return {"index": index, "text": choice.text, "finish_reason": choice.finish, "logprobs": logprobs}
-
-
-def error(refusal: Refusal) -> dict:
-    """The body of an error in OpenAI's form."""
-    return {"error": {"message": refusal.message, "type": "invalid_request_error", "param": None, "code": refusal.code}}
 
 
 def _head(answer: Answer, kind: str) -> dict:

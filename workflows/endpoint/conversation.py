@@ -174,7 +174,7 @@ class Conversation:
             is_text, known = isinstance(ask.prompt, str), len(self._tokenizer)
             if not is_text and not all(0 <= token < known for token in ask.prompt):
                 raise DataError(f"prompt has an id that is no token; needed ids from 0 to {known - 1}")
-            tokens = self._expanded(prompt_tokens(self._tokenizer, [ask.prompt])[0], ()) if is_text else ask.prompt
+            tokens = self._expanded(prompt_tokens(self._tokenizer, [ask.prompt])[0] if is_text else ask.prompt, ())
             return Prompt(tokens, ask.prompt if is_text else "", False)
         pictures = ask.pictures
         text = escaped(self._rendered(ask))  # arguments of tool calls are JSON, which can name what is no Unicode
@@ -195,11 +195,9 @@ class Conversation:
 
     def _rendered(self, ask: Ask, asks: bool = True) -> str:
         """The conversation through the chat template, with generation prompt if asks; without a template its turns."""
-        if ask.tools and not self._tokenizer.chat_template:
-            raise DataError("the model has no chat template, so it cannot be told of tools; set "
+        if (ask.tools or ask.pictures) and not self._tokenizer.chat_template:
+            raise DataError("the model has no chat template, which writes tools and images; set "
                             "model.chat_template_path")
-        if ask.pictures and not self._tokenizer.chat_template:
-            raise DataError("the model has no chat template, which writes images; set model.chat_template_path")
         for what in ("tools",) * bool(ask.tools) + (THOUGHTS,) * any(one.get(THOUGHTS) for one in ask.messages):
             if not writes(self._tokenizer, what):
                 _warn(what)

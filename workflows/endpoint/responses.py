@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ouroboros.workflows.endpoint.chat import Message, Tool, error
+from ouroboros.workflows.endpoint.chat import Message, OpenAI, Tool
 from ouroboros.workflows.endpoint.conversation import Ask
 from ouroboros.workflows.endpoint.dialect import (
     MODEL,
@@ -35,7 +35,7 @@ class ResponsesBody(Body):
     parallel_tool_calls: bool | None = None
 
 
-class Responses:
+class Responses(OpenAI):
     """Responses of items: messages, function calls and their outputs."""
 
     path = "/v1/responses"
@@ -95,9 +95,6 @@ class Responses:
                 yield one("response.function_call_arguments.done", **at, arguments=item["arguments"], name=item["name"])
             yield one("response.output_item.done", output_index=index, item=item)
         yield one(f"response.{whole['status']}", response=whole)
-
-    def error(self, refusal: Refusal) -> dict:
-        return error(refusal)
 
 
 def _messages(items: list[dict]) -> list[dict]:

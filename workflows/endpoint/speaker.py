@@ -43,7 +43,9 @@ class Speaker:
         if not 0 < len(prompt.tokens) < self._longest:
             raise Refusal(400, f"the prompt has {len(prompt.tokens)} tokens; needed at least 1, and fewer than "
                           f"{self._longest} (model.max_model_len, or prompt + response)", "context_length_exceeded")
-        self._remark(ask)
+        if ask.wishes:
+            _warn(f"agents set {', '.join(ask.wishes)}; the section `model` of the run decides how the policy is "
+                  "sampled (table calls, column wishes)")
         numbers = [next(self._numbers) for _ in range(ask.number)]
         replies = await self._replies(numbers, ask, prompt)
         for reply in replies:
@@ -74,12 +76,6 @@ class Speaker:
         finally:
             for number in numbers:
                 del self._waiting[number]
-
-    def _remark(self, ask: Ask) -> None:
-        """Warns of wishes that do not count."""
-        if ask.wishes:
-            _warn(f"agents set {', '.join(ask.wishes)}; the section `model` of the run decides how the policy is "
-                  "sampled (table calls, column wishes)")
 
     def reply(self, number: int, reply: Reply) -> None:
         if number in self._waiting and not self._waiting[number].done():

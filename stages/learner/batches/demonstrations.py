@@ -6,7 +6,7 @@ from typing import Any
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.store import records
 from ouroboros.pipeline.store.errors import DataError
-from ouroboros.pipeline.store.pictures import pictures_of
+from ouroboros.pipeline.store.pictures import named
 from ouroboros.stages.learner.batches.data_set import DataSet, rejected_rows
 from ouroboros.stages.learner.engine.batch import Row
 
@@ -36,7 +36,7 @@ def demonstration_rows(context: Context, model: Path, tasks: list[records.Task],
 
     limits = context.config.model
     tasks, curated = list(tasks), context.inputs["tasks"]
-    shown = [pictures_of(task, curated) for task in tasks]
+    shown = [named(task.pictures, curated) for task in tasks]
     made = demonstrations(load_tokenizer(model, limits), tasks, context.config,
                           source.format.enable_concatenated_multi_turn, shown, context.activity.alive)
     rejected = rejected_rows(context, tasks, made, name)
@@ -44,7 +44,7 @@ def demonstration_rows(context: Context, model: Path, tasks: list[records.Task],
                for place, layout in enumerate(rows)]
     found = [
         (task, Row(f"{task.task_id}/{place}" if place else task.task_id, prompt + response, len(prompt), mask,
-                   pictures=pictures_of(task, curated)))
+                   pictures=named(task.pictures, curated)))
         for task, place, (prompt, response, mask) in layouts
         if len(prompt) <= limits.max_prompt_tokens and len(response) <= limits.max_response_tokens
     ]

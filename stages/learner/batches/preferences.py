@@ -5,7 +5,7 @@ from pathlib import Path
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.store import records
 from ouroboros.pipeline.store.errors import DataError
-from ouroboros.pipeline.store.pictures import pictures_of
+from ouroboros.pipeline.store.pictures import named
 from ouroboros.stages.learner.batches.data_set import DataSet, rejected_rows
 from ouroboros.stages.learner.engine.batch import Row
 
@@ -25,7 +25,7 @@ class Preferences(DataSet):
 
         limits, rows = context.config.model, []
         tasks = list(tasks)
-        shown = [pictures_of(task, context.inputs["tasks"]) for task in tasks]
+        shown = [named(task.pictures, context.inputs["tasks"]) for task in tasks]
         made = pairs(load_tokenizer(model, limits), tasks, context.config, shown,
                      context.activity.alive)
         self.rejected = rejected_rows(context, tasks, made, context.config.buffer.trainer_input.experience_buffer.name)
