@@ -125,9 +125,9 @@ class Trainer:
         else:
             temperature = 1.0 if isinstance(self.source, DataSet) else config.model.temperature
             actor = Actor(self.model, config, process, temperature, refers)
+            prove_policy(actor, config, self.text, former)
             if self.images:
                 actor.expect_images()
-            prove_policy(actor, config, self.text, former)
         self._keep_way(actor.way, former)
         return actor
 

@@ -49,9 +49,9 @@ def read_image(name: str, directory: Path) -> bytes:
 
 
 def _below(directory: Path, name: str) -> Path | None:
-    """The file of a name; None where that leads elsewhere."""
-    path = directory / name
-    return None if ".." in Path(name).parts or not path.is_relative_to(directory) else path
+    """The file of a name; None where that leads elsewhere. a/../b.png is b.png, also where a is a link."""
+    path = directory / os.path.normpath(name)
+    return path if ".." not in path.parts[len(directory.parts) :] and path.is_relative_to(directory) else None
 
 
 def digest_named(paths: list[str], root: str) -> dict[str, str]:

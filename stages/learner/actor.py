@@ -86,7 +86,7 @@ class Actor:
         self.zero = engine(model, process, config.algorithm.optimizer, config.trainer, dtype)
 
     def expect_images(self) -> None:
-        """Of a stage whose rows may have images, before any forward: ranks must call what they share, the weights of
+        """Of a stage whose rows may have images, before any of these: ranks must call what they share, the weights of
         the tower (ZeRO-3) or their gradients, equally often, and only some have rows with images."""
         shared = self.zero.zero_stage == 3 or (self.process.ranks > 1 and self.zero.module.trains_tower)
         self.zero.module.always_sees = shared

@@ -31,6 +31,14 @@ SHARDS = (
     "data_processor.task_pipeline.generator_args={tasks: 2600, demonstrations: 0}",
     "data_processor.task_pipeline.num_process=3", "buffer.explorer_input.eval_tasksets=[]",
 )
+# Prompts with two images each, of a model that reads them and trains its tower too.
+IMAGES = (
+    "recipe=digits", "name=images", "monitor=none", "data_processor.task_pipeline.generator_args.tasks=24",
+    "data_processor.task_pipeline.generator_args.tests=8", "buffer.batch_size=4", "algorithm.repeat_times=4",
+    "buffer.total_steps=2", "trainer.save_interval=1", "trainer.freeze_vision_tower=false",
+    "synchronizer.sync_interval=1", "synchronizer.sync_offset=0", "stages.sft.buffer.batch_size=32",
+    "stages.sft.buffer.total_steps=2",
+)
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,8 @@ CASES = [
         "name=tool", "synchronizer.sync_offset=1", "buffer.explorer_input.default_workflow_type=tool_call_workflow",
         *TOOLS), "", begun=True, settings=AGENT),
     Case("curation in shards", 8, (), "curate", settings=SHARDS),
+    Case("images, trained tower", 20, (), settings=IMAGES),
+    *(Case(f"{name} of images", 6, (), name, settings=IMAGES) for name in ("tasks", "curate", "sft")),
     Case("vLLM, grpo, evaluations, MLflow", 45, WATCHED, engine="vllm"),
     Case("vLLM, LoRA", 20, (
         "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]",

@@ -11,7 +11,8 @@
    SHIM_NO_FLOCK  errno that flock returns
    SHIM_CLOCK     seconds that the clock goes back, SHIM_CLOCK_AFTER seconds after a process began
 
-   A kind of file is its path below a stage's directory, or below the root, with every number as N.
+   A kind of file is its path below a stage's directory, or below the root, with every number as N
+   and every hash of an image as H.
 */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -169,6 +170,11 @@ static void kind_of(const char *full, char *out, size_t size) {
     for (; *rest && n + 1 < size; rest++) {
         if (n >= 4 && !strncmp(out + n - 4, ".tmp", 4) && (n == 4 || out[n - 5] == '/') && strlen(rest) == 6)
             rest = "X"; /* a random name */
+        if ((n == 0 || out[n - 1] == '/') && strspn(rest, "0123456789abcdef") == 32) {
+            out[n++] = 'H'; /* a hash */
+            rest += 31;
+            continue;
+        }
         if (isdigit(*rest) && n && out[n - 1] == 'N') continue;
         out[n++] = isdigit(*rest) ? 'N' : *rest;
     }

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,15 +14,18 @@ from ouroboros.pipeline.settings.kinds import KINDS
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store import files, records, tables
 from ouroboros.pipeline.store.errors import DataError
+from ouroboros.pipeline.store.pictures import Kept, named
 from ouroboros.stages import counterfactual as process_of_replay
 from ouroboros.stages import learn
 from ouroboros.stages.counterfactual import Outcome, compared, correlation, cosine, grouped
 from ouroboros.stages.learner.actor import Result
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.process import Process
+from ouroboros.workflows.protocol.sight import Sight
 from tests.configs import TINY, overridden
 from tests.factories import row
 from tests.golden.messages import refuses, wording
+from tests.pictures import png
 
 # two tasks twice a step, three steps, the weights of each kept
 SETTINGS = (*TINY, "buffer.batch_size=2", "algorithm.repeat_times=2", "buffer.total_steps=3", "trainer.save_interval=1",
@@ -42,14 +46,26 @@ def rollout(step, slot, reward, acts=True):
                status="ok", weights_version=step - 1)
 
 
-def trained(directory, tiny_model, context_of, process, *overrides, without_actions=()):
-    """A stage that trained on these rollouts, as its directory has it. without_actions: slots."""
+def seen(directory, model):
+    """What rows have whose prompts have an image, the first half of slots another one than the second: by slot."""
+    kept, sight = Kept(directory / ".pictures.tmp"), Sight(model)
+    names = [kept.keep(png(13, 9, seed=seed)) for seed in (0, 1)]
+    kept.write(directory)
+    shown = named(names, directory)
+    return [{"pictures": [names[slot // 2]], "prompt_tokens": sight.expanded([7, sight.mark, 9], [shown[slot // 2]])}
+            for slot in range(4)]
+
+
+def trained(directory, tiny_model, context_of, process, *overrides, without_actions=(), sees=False):
+    """A stage that trained on these rollouts, as its directory has it. without_actions: slots. sees: with images."""
     tasks = [row(records.Task, task_id=f"t{i}", row=i, split="train") for i in range(4)]
     tables.write(directory / "curate" / "tasks.parquet", records.Task, tasks)
     inputs = {"tasks": directory / "curate", "model": tiny_model}
+    more = seen(directory / "curate", tiny_model) if sees else [{}] * 4
     context = context_of(directory / "rft", *SETTINGS, *overrides, **inputs)
     for step, rewards in enumerate(REWARDS, 1):
-        rows = [rollout(step, slot, reward, slot not in without_actions) for slot, reward in enumerate(rewards)]
+        rows = [replace(rollout(step, slot, reward, slot not in without_actions), **more[slot])
+                for slot, reward in enumerate(rewards)]
         tables.write(tables.step_file(context.directory, "experience", step), records.Experience, rows)
         made = row(records.Rollout, step=step, weights_version=step - 1, rows=4)
         tables.write(tables.step_file(context.directory, "rollouts", step), records.Rollout, [made])
@@ -177,6 +193,27 @@ def test_a_stage_that_trains_an_adapter_is_replayed_with_it(tmp_path, tiny_model
         assert counterfactual.is_faithful(found["proof"]), found["proof"]
         assert found["rows"]["held"]["kl_loss"] == pytest.approx(0.0) if step == 1 else (
             found["rows"]["held"]["kl_loss"] > 0)
+
+
+@pytest.mark.parametrize(("frozen", "zero_stage"), [(True, 1), (False, 3)])
+def test_a_batch_with_images_is_replayed_with_them(tmp_path, seeing_model, process, frozen, zero_stage):
+    """Also of ZeRO-3, whose forwards all run the tower. With weights of a checkpoint or version; the gradient is that
+    of the tower too where that is trained. With the images of the two tasks exchanged the batch is another one."""
+    directory = trained(tmp_path, seeing_model, context_with(), process,
+                        f"trainer.freeze_vision_tower={frozen}".lower(), f"trainer.zero_stage={zero_stage}", sees=True)
+    for step in (1, 3):
+        found = process_of_replay.answer(asked(directory, step, {"dr": section(directory, advantage_fn="dr_grpo")}))
+        assert counterfactual.is_faithful(found["proof"]), found["proof"]
+        assert found["rows"]["dr"]["grad_norm"] > 0
+    replayed = process_of_replay.Replay(asked(directory, 3, {}), directory)
+    towers = [name for name in replayed.under(replayed.original).gradient if "vision_model" in name]
+    assert (not towers) == frozen
+    path = tables.step_file(directory, "experience", 3)
+    rows = tables.read(path, records.Experience).to_pylist()
+    for one in rows:
+        one["pictures"] = rows[3 - one["slot"]]["pictures"]
+    tables.write(path, records.Experience, [records.Experience(**one) for one in rows])
+    assert not counterfactual.is_faithful(process_of_replay.answer(asked(directory, 3, {}))["proof"])
 
 
 @pytest.mark.parametrize("given", [1.5, [2.0, 1.0, 9.0]])

@@ -13,7 +13,7 @@ from ouroboros.pipeline.settings.truncation import MOST
 from ouroboros.pipeline.store.errors import ConfigError
 
 SECTION, SOURCE = "algorithm", ("buffer", "explorer_input")
-SPLIT, ZERO = ("trainer", "ulysses_sequence_parallel_size"), ("trainer", "zero_stage")
+SPLIT = ("trainer", "ulysses_sequence_parallel_size")
 
 
 def leave_out_unknown(made: Translation) -> None:
@@ -86,12 +86,9 @@ def _function(made: Translation, part: str, stage: Path) -> str | None:
 
 def leave_out_untrainable(made: Translation) -> None:
     """Withdraws a top_k that is too large to be kept with each token, then a top_p without a top_k: rollouts to
-    train on cannot have them (pipeline/settings/truncation.py). With images, neither rows nor weights are split."""
-    shown = any(one.value for path, one in made.entries.items() if path[-1] == "image_key")
-    if shown and SPLIT in made.entries:
+    train on cannot have them (pipeline/settings/truncation.py). Rows with images are not split."""
+    if SPLIT in made.entries and any(one.value for path, one in made.entries.items() if path[-1] == "image_key"):
         made.withdraw(SPLIT, said("split_images"))
-    if shown and made.value(*ZERO) == 3:
-        made.entries[ZERO] = Entry(2, "3 there, which is for rows of text alone here")
     for name, reason in (("top_k", "too_many_kept"), ("top_p", "needs_top_k")):
         for path in [path for path in made.entries if path[-1] == name and _is_trained_on(path)]:
             top_k, own = _top_k(made, path), made.entries[path].value
