@@ -59,7 +59,7 @@ test-slurm: .venv/.ready
 	  apt-get install -y --no-install-recommends slurm-wlm munge slurmdbd mariadb-server
 	$(BIN)/pytest -m slurm tests/slurm
 
-# at least 418 kills, one at every write point, and the faults, with the tables of tests/kills/kills.md; goes on where it was
+# at least 484 kills, one at every write point, and the faults, with the tables of tests/kills/kills.md; goes on where it was
 # interrupted (.kills/). The ledger: 320 kills of explorers whose tools have effects, with the table of
 # tests/kills/ledger.md
 test-kill: .venv/.ready
