@@ -78,7 +78,9 @@ class Trainer:
         self.objective = Objective(config, self.algorithm)
         self.source = self._source()
         self.images = has_pictures(context.inputs.get("tasks"))
-        if self.images and (reason := refusal(config, "values" in self.algorithm.estimates, context.inputs, True)):
+        of_agents = any((context.directory / "shown").glob("*"))  # of rows that were made with other settings
+        if (self.images or of_agents) and (reason := refusal(
+                config, "values" in self.algorithm.estimates, context.inputs, self.images)):
             raise ModelError(reason)
         self.process = Process.start(config.seed, context.directory / RENDEZVOUS,
                                      config.trainer.ulysses_sequence_parallel_size)

@@ -88,7 +88,7 @@ def _rows(session, table: str, chosen: list[dict[str, Any]], run: str, stages: S
 
 
 def _images(row: dict[str, Any], stages: Sequence[Path]) -> dict[str, Any]:
-    hashes = row.get("pictures") or row["of_task"] or []
+    hashes = (row["of_task"] if row.get("pictures") is None else row["pictures"]) or []
     return {"images": thumbnails(hashes[:IMAGES], stages, EDGE, row["step"]), "image_count": len(hashes)}
 
 

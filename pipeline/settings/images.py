@@ -1,4 +1,4 @@
-"""Settings of the environments that agents work in, and of building their images."""
+"""Settings of the environments that agents work in and of building their images; which stages train on pictures."""
 
 from collections.abc import Mapping
 
@@ -35,13 +35,14 @@ def may_have_images(form) -> bool:
 
 def refusal(config, critic: bool, inputs: Mapping, of_tasks: bool) -> str | None:
     """Returns why a stage does not train with images. critic: whether it has one; inputs: of the stage, by name;
-    of_tasks: whether tasks have images, else agents alone."""
+    of_tasks: whether tasks have images, else agents alone: ranks then do not know who has some."""
     trainer = config.trainer
-    lacking = {"trainer.ulysses_sequence_parallel_size": trainer.ulysses_sequence_parallel_size > 1,
-               "a critic (algorithm.advantage_fn)": critic, "a teacher": "teacher" in inputs}
-    if not of_tasks:  # ranks agree to run the tower equally often only where tasks have images
-        lacking |= {"trainer.zero_stage=3 without images in tasks": trainer.zero_stage == 3,
-                    "trainer.freeze_vision_tower=false on several ranks without images in tasks":
-                        trainer.ranks > 1 and not trainer.freeze_vision_tower}
+    lacking = {"trainer.ulysses_sequence_parallel_size is for rows of text alone: needed 1":
+                   trainer.ulysses_sequence_parallel_size > 1,
+               "a critic (algorithm.advantage_fn) reads text alone": critic, "a teacher reads text alone":
+                   "teacher" in inputs,
+               "trainer.zero_stage=3 needs tasks with images; needed 1 or 2": not of_tasks and trainer.zero_stage == 3,
+               "trainer.freeze_vision_tower=false on several ranks needs tasks with images; needed true, or one rank":
+                   not of_tasks and trainer.ranks > 1 and not trainer.freeze_vision_tower}
     found = [what for what, asked in lacking.items() if asked]
-    return f"there are images, and {found[0]} is for rows of text alone. Leave out one of the two." if found else None
+    return f"there are images, and {found[0]}." if found else None

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.data import train_places
+from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store.errors import Problem
 
 MOST = 1024  # top_k of rollouts to train on: what stays is kept with each token
@@ -32,8 +34,9 @@ def is_truncated(top_p: float, top_k: int, min_p: float | None) -> bool:
 
 def truncates(config) -> bool:
     """Returns whether the explorer of a stage samples rows to train on so."""
-    evaluates = not hasattr(config, "algorithm")
-    return not evaluates and config.kind.explores and bool(truncations(config))
+    if at(config, "algorithm") is None or not facts(at(config, "algorithm.algorithm_type")).on_rollouts:
+        return False  # it evaluates, or learns from files
+    return config.of_mode.explores and bool(truncations(config))
 
 
 def most_kept(config) -> int:

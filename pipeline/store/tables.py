@@ -225,7 +225,8 @@ def connect(stages: Iterable[tuple[str, Path]] = (), threads: int = 2):
                 parts.append(f"SELECT {quoted(run)} AS run, {named}* FROM read_parquet({files_of}, "
                              f"hive_partitioning=false{grown})")
         try:
-            session.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
+            once = " DISTINCT ON (run, stage, hash)" if name == "pictures" else ""  # many steps may show one
+            session.execute(f"CREATE VIEW {name} AS SELECT{once} * FROM ({' UNION ALL BY NAME '.join(parts)})")
         except duckdb.Error as error:
             refuse_damaged(error, [stage for _, stage in pairs])
             where = ", ".join(str(stage) for _, stage in pairs if any(Path(stage).glob(LOCATIONS[name])))

@@ -179,7 +179,7 @@ class Conversation:
         pictures = ask.pictures
         text = escaped(self._rendered(ask))  # arguments of tool calls are JSON, which can name what is no Unicode
         if not self._tokenizer.chat_template:  # the plain turns, as in training; none marks the end of a reply
-            return Prompt(prompt_tokens(self._tokenizer, [text])[0], text,
+            return Prompt(self._expanded(prompt_tokens(self._tokenizer, [text])[0], ()), text,
                           any(one["role"] == "assistant" for one in ask.messages))
         asked = [plain(one) for one in ask.messages]
         earlier = [said for said in self._said if said.ask.tools == ask.tools and not said.ask.forced

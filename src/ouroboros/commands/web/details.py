@@ -22,7 +22,7 @@ def of_row(run: View, stage: Node, table: str, at: Address) -> dict[str, Any]:
     Raises QueryError for an absent row."""
     row, place = rollouts.row(stage.directory, table, at), stage.directory
     task = _task(run, row["task_id"])
-    pictures = row.get("pictures") or (task or {}).get("pictures") or []
+    pictures = ((task or {}).get("pictures") if row.get("pictures") is None else row["pictures"]) or []
     found = {"address": str(at), "row": _short(row), "group": rollouts.group(place, table, row), "task": task,
              "images": thumbnails(pictures[:IMAGES], [one.directory for one in run.stages], EDGE, at.step),
              "image_count": len(pictures)}
