@@ -250,7 +250,7 @@ class Explorer:
             kept_tokens=done.kept.lists() if done and done.kept else None,
             token_rewards=outcome.token_rewards if done is outcome.trajectory else None,
             watch_reward=self.watched.get(attempt), role=role,
-            pictures=[one.hash for one in pictures] if pictures or (done and done.pictures is not None) else None,
+            pictures=[one.hash for one in pictures] if pictures or self.prompts.pictures[task] else None,
         )
 
     def _oldest(self, sampled: list[int | None] | None) -> int:
