@@ -223,3 +223,10 @@ def processor(family: str, tokenizer: Path):
     whole = made.Qwen2_5_VLProcessor if family == "qwen2_5_vl" else made.Qwen3VLProcessor
     video = made.Qwen2VLVideoProcessor if family == "qwen2_5_vl" else made.Qwen3VLVideoProcessor
     return whole(made.Qwen2VLImageProcessorPil(size=edges), text, video())
+
+
+def seeing(family: str, path: Path, tokenizer: Path) -> Path:
+    """Writes a random model that is shown images, with its processor. tokenizer: as for `processor`."""
+    make(family, path)
+    processor(family, tokenizer).save_pretrained(path)
+    return path

@@ -13,10 +13,7 @@ TOWER = "trainer.freeze_vision_tower=false"
 def model(request, seeing_model, tmp_path_factory):
     if request.param == "idefics3":
         return seeing_model
-    directory = tmp_path_factory.mktemp("families") / request.param
-    families.make(request.param, directory)
-    families.processor(request.param, seeing_model).save_pretrained(directory)
-    return directory
+    return families.seeing(request.param, tmp_path_factory.mktemp("families") / request.param, seeing_model)
 
 
 @pytest.mark.wide

@@ -51,10 +51,7 @@ def model(request, seeing_model, tmp_path_factory):
     """A model of each family; images of Qwen's have one to 24 tokens, of InternVL's up to 5 tiles of 4."""
     if request.param == "idefics3":
         return seeing_model
-    directory = tmp_path_factory.mktemp("families") / request.param
-    families.make(request.param, directory)
-    families.processor(request.param, seeing_model).save_pretrained(directory)
-    return directory
+    return families.seeing(request.param, tmp_path_factory.mktemp("families") / request.param, seeing_model)
 
 
 @pytest.fixture(scope="module")

@@ -60,9 +60,7 @@ def test_replies_have_the_log_probs_of_transformers_before_and_after_a_sync(fami
 
     directory = seeing_model
     if family != "idefics3":
-        directory = tmp_path / family
-        families.make(family, directory)
-        families.processor(family, seeing_model).save_pretrained(directory)
+        directory = families.seeing(family, tmp_path / family, seeing_model)
     kept = Kept(tmp_path / ".pictures.tmp")
     names = [kept.keep(png(*size, seed=number)) for number, size in enumerate([(8, 8), (13, 9), (40, 17)])]
     kept.write(tmp_path)

@@ -159,8 +159,9 @@ class IsolatedAttempt(asyncio.Protocol):
 
     def begin(self) -> None:
         task, function = self._workflow.task, self._workflow.function
-        known = None if task is None else (task.shown if self._workflow.speaks else task.messages, task.answer)
         asks_task, tools = TASK in inspect.signature(function).parameters, self._workflow.tools
+        known = None if task is None or not (asks_task or tools) else (  # `shown` reads its images
+            task.shown if self._workflow.speaks else task.messages, task.answer)
         try:
             job = packed(Job(function, self._prompt, known if asks_task else None,
                              self._admitted() if self._workflow.speaks else None, tools, known if tools else None,

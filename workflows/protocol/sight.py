@@ -227,9 +227,8 @@ class Sight:
     def seen(self, model: torch.nn.Module, ids: Tensor, positions: Tensor, shown: Shown, trains: bool = False,
              always: bool = False) -> Seen:
         """Flat tokens [T] with features in place of the tokens that stand for images: of each row the first such ones,
-        as a model may also have sampled the token. positions: [T],
-        of a text, 0 where a row begins. trains: features are computed anew, with a gradient. always: the tower runs
-        once, whatever is known, without images on a blank one that counts nothing."""
+        as a model may also have sampled the token. positions: [T], of a text, 0 where a row begins. trains: features
+        are computed anew, with a gradient. always: the tower runs once, for text on a blank image of no weight."""
         embedded = model.get_input_embeddings()(ids)
         pictures = list(dict.fromkeys(one for _, of_row in shown for one in of_row))
         if trains or always:
