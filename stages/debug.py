@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import Taskset, eval_places, train_places, workflow_of
+from ouroboros.pipeline.settings.data import Taskset, workflow_of
 from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.store import checkpoints, files, images, weights
 from ouroboros.pipeline.store.digests import resolve
@@ -152,10 +152,9 @@ def debug(settings: Config, asked: Asked, show: Callable[[str], object] = print)
 
 def _taskset(settings: Config, name: str | None) -> tuple[str, Taskset]:
     source = settings.buffer.explorer_input
-    places = [*train_places(source), *eval_places(source)]
-    found = [(place, one) for place, one in places if name in (None, one.name)]
+    found = [(place, one) for place, one in source.places if name in (None, one.name)]
     if not found:
-        raise ConfigError(f"no task set '{name}'; there are {', '.join(one.name for _, one in places)}.")
+        raise ConfigError(f"no task set '{name}'; there are {', '.join(one.name for _, one in source.places)}.")
     return found[0]
 
 

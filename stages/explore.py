@@ -20,7 +20,7 @@ from ouroboros.pipeline.job.schedule import Schedule, reaches, rft_schedule, rol
 from ouroboros.pipeline.job.syncs import syncs_of
 from ouroboros.pipeline.job.tasksets import HELD, read_train
 from ouroboros.pipeline.job.waiting import wait_for
-from ouroboros.pipeline.settings.images import refusal
+from ouroboros.pipeline.settings.combinations import refusal
 from ouroboros.pipeline.store import checkpoints, files, records, routings, tables, versions
 from ouroboros.pipeline.store.pictures import Kept, has_pictures
 from ouroboros.stages.curation import curation_of

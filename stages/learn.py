@@ -20,8 +20,8 @@ from ouroboros.pipeline.job.context import TOTAL, Context
 from ouroboros.pipeline.job.ending import OUT_OF_TIME, Stopped
 from ouroboros.pipeline.job.load import Watch, process_start
 from ouroboros.pipeline.job.opening import opening
+from ouroboros.pipeline.settings.combinations import refusal
 from ouroboros.pipeline.settings.config import longest_sequence
-from ouroboros.pipeline.settings.images import refusal
 from ouroboros.pipeline.settings.rates import is_kept
 from ouroboros.pipeline.store import checkpoints, files, records, tables
 from ouroboros.pipeline.store.errors import ModelError, StageError

@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -33,7 +33,7 @@ from ouroboros.pipeline.job.tasksets import read_train
 from ouroboros.pipeline.job.watchdog import CALL_SECONDS
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import eval_places, reward_functions, train_places
+from ouroboros.pipeline.settings.data import Taskset, reward_functions
 from ouroboros.pipeline.settings.reward_rules import repeatable_evaluations
 from ouroboros.pipeline.store import files, hashes, records, tables
 from ouroboros.pipeline.store.errors import OuroError, StageError, message
@@ -65,7 +65,8 @@ def answer(request: dict[str, Any], activity: Activity) -> dict[str, Any]:
     theirs = files.read_json(donor / "stage.json")
     config = Config.of_stage(spec["kind"], secrets.reveal(spec["config"]))
     inputs = {role: Path(place) for role, place in spec["inputs"].items()} | {"experience": donor}
-    found: dict[str, Any] = {"equal": 0, "first": "", "unlike": _marked(config, train_places)}
+    found: dict[str, Any] = {"equal": 0, "first": "",
+                             "unlike": _marked(config, config.buffer.explorer_input.train_places)}
     if found["unlike"]:
         return found
     import_light()
@@ -113,7 +114,8 @@ def _evaluated(scorer: Scorer, last: float, tried: bool) -> bool:
     tried: returns whether the first one comes out as it is stored, and writes nothing."""
     context, donor = scorer.context, scorer.source
     steps = [step for step in tables.steps_present(donor, "scores") if step <= last]
-    if not steps or not repeatable_evaluations(context.config) or _marked(context.config, eval_places):
+    if not steps or not repeatable_evaluations(context.config) or _marked(
+            context.config, context.config.buffer.explorer_input.eval_places):
         return False
     sets = read_sets(context, scorer.tokenizer, scorer.opener)
     tasks = {(held.taskset.name, task.task_id): task for held in sets for task in held.tasks}
@@ -177,11 +179,9 @@ def _bare(name: str) -> str:
     return name.partition("/")[2]
 
 
-def _marked(config: Config, places: Callable[[Any], list]) -> str:
-    """Why rewards of the sets at `places` are not to be computed again: a function of the user whose `repeatable` is
-    false."""
-    source = config.buffer.explorer_input
-    names = [name for _, one in places(source) for name in reward_functions(one, source) if ":" in name]
+def _marked(config: Config, sets: list[tuple[str, Taskset]]) -> str:
+    """Why rewards of these sets are not to be computed again: a function of the user whose `repeatable` is false."""
+    names = [name for _, one in sets for name in reward_functions(one, config.buffer.explorer_input) if ":" in name]
     return next((f"{name}.repeatable is false" for name in names if not getattr(load_reward(name), "repeatable", True)),
                 "")
 

@@ -14,7 +14,7 @@ from ouroboros.pipeline.settings.algorithms import MIXED_LOSSES
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import EXPERTS, ReplayBuffer
 from ouroboros.pipeline.settings.train_batch import REPLAY, expert_buffer, given_batch, rows_of_step, train_batch
-from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN
+from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, is_driven
 from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
 STRATEGY = "algorithm.sample_strategy"
@@ -35,7 +35,7 @@ def unfit_batch(c: Config) -> list[Problem]:
         return [*found, *error.problems]
     limit = c.algorithm.sample_strategy_args.get("max_staleness") if (
         c.algorithm.sample_strategy == "staleness_control") else None
-    return found + (_unbounded(c, schedule, limit) if c.synchronizer.is_driven else _too_old(schedule, limit))
+    return found + (_unbounded(c, schedule, limit) if is_driven(c) else _too_old(schedule, limit))
 
 
 def _with_baseline(c: Config) -> list[Problem]:
@@ -167,7 +167,7 @@ def unfillable_steps(recipe: Recipe) -> list[Problem]:
     found = {name: _short_of_given(settings) for name, settings in recipe.settings.items()
              if recipe.kinds[name].learns_from_given}
     for name, kind in recipe.kinds.items():
-        if kind.is_offline and (source := recipe.explored(name)):
+        if kind.is_offline and (source := recipe.explored[name]):
             found[name] = _short_of_explored(recipe.settings[name], recipe.settings[source], source)
     return [problem.of([name]) for name, problem in found.items() if problem]
 
@@ -218,7 +218,7 @@ def notes(config: Config) -> list[Problem]:
     kind, steps = config.kind, workload(config).trainer_steps
     of_length = [*_few(config, steps), *_warmups(config, steps)] if kind.trains and steps else []
     found = [*_idle(config), *of_length] if kind.trains else []
-    if kind.is_online and not config.synchronizer.is_driven:  # else no step numbers say which weights come
+    if kind.is_online and not is_driven(config):  # else no step numbers say which weights come
         schedule = rft_schedule(config.but("buffer.total_steps", steps or 1), 1)
         found += [*(_sync(schedule, steps) if steps else []), *_evaluations(config, schedule, steps)]
     return [*found, *_batches(config)]

@@ -25,7 +25,7 @@ from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.arguments.answers import ToolArguments
 from ouroboros.pipeline.settings.arguments.experience import asks_models
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import reward_functions, tasksets, train_places
+from ouroboros.pipeline.settings.data import reward_functions
 from ouroboros.pipeline.settings.reward_rules import components_of
 from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.settings.setting import plain
@@ -69,12 +69,12 @@ def _questions(settings: Config) -> Iterator[dict[str, Any]]:
     explorer, pool = settings.buffer.explorer_input, settings.data_processor.task_pipeline
     operators = settings.data_processor.experience_pipeline.operators
     if settings.kind.makes_experience and operators and not asks_models(operators):
-        parts = [components_of(one, explorer, place) for place, one in train_places(explorer)]
+        parts = [components_of(one, explorer, place) for place, one in explorer.train_places]
         yield {"name": OPERATORS, "source_key": OPERATORS, "operators": operators,
                "env_vars": settings.explorer.env_vars, "components": None if None in parts else sorted({
                    name for part in parts for name in part})}
     there = [source for source in sources(settings) if not nothing_at(source.path)]
-    for place, one in tasksets(settings):
+    for place, one in settings.buffer.explorer_input.places:
         key = f"buffer.explorer_input.{place}.path" if one.path else f"data_processor.task_pipeline.{POOL}"
         source = next((s for s in there if s.key == key or s.key.startswith(f"{key}.")), None)
         of_pool = {} if one.path else {"generator": pool.generator, "generator_args": pool.generator_args}
@@ -119,17 +119,11 @@ def _wait(process: subprocess.Popen, answer: Path) -> int | None:
     return None
 
 
-def ask_all_servers(stages: list[Config], functions: Functions, add: Add) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Returns facts by their title. add: receives problems, without a stage's name in front."""
-    return [("MCP servers", ask_servers(stages, functions, add)), ("judges", ask_judges(stages, add)),
-            ("servers", ask_policies(stages, add))]
-
-
 def ask_judges(stages: list[Config], add: Add) -> list[tuple[str, str]]:
     """Returns facts (address of a judge, what it answered). A server need not list its models, or under other names."""
     asked: dict[tuple, str] = {}
     for settings in stages:
-        for place, one in tasksets(settings):
+        for place, one in settings.buffer.explorer_input.places:
             given = secrets.reveal(one.reward_fn_args)
             if given.get("judge_url") and "judge_reward" in reward_functions(one, settings.buffer.explorer_input):
                 variables = {**os.environ, **environment(secrets.reveal(settings.explorer.env_vars))}

@@ -17,7 +17,7 @@ from ouroboros.pipeline.settings.algorithm import Algorithm
 from ouroboros.pipeline.settings.algorithms import COMPARE
 from ouroboros.pipeline.settings.arguments.worlds import World
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import EXPERTS, INPUT, PIPELINE, SHOWN, Taskset, eval_places, train_places
+from ouroboros.pipeline.settings.data import EXPERTS, INPUT, PIPELINE, SHOWN, Taskset
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import RECIPES
 from ouroboros.pipeline.settings.model import Model
@@ -35,9 +35,9 @@ MOST_NAMED = 5  # reasons, remarks, images
 
 def absent_files(recipe: Recipe) -> list[Problem]:
     """Lists the configured files, models and modules that are missing on this machine."""
-    taught = [recipe.teacher(name) for name in recipe.settings]
     found = [line for name, settings in recipe.settings.items() for line in missing(settings, recipe.models[name])]
-    return hub.about_paths(recipe.run, [*found, *filter(None, (absent_teacher(recipe, one) for one in taught))])
+    found += filter(None, (absent_teacher(recipe, one) for one in recipe.teachers.values()))
+    return hub.about_paths(recipe.run, found) if found else []
 
 
 def missing(config: Config, start: Model) -> list[Problem]:
@@ -82,7 +82,7 @@ def _without_split(c: Config) -> list[Problem]:
     wanted = []
     if c.kind.learns_from_given and c.algorithm.data != "texts" and buffer.path is None:  # texts: combinations.py
         wanted.append((SHOWN, "pairs" if c.algorithm.on_pairs else "demonstrations"))
-    wanted += [(key, "tasks of split test") for key, one in _sets(eval_places(c.buffer.explorer_input))
+    wanted += [(key, "tasks of split test") for key, one in _sets(c.buffer.explorer_input.eval_places)
                if one.path is None and one.split == "test"]
     return [Problem(f"{key}.path", f"is not set, and of the rows of {PIPELINE} none are {what}: without curation "
                     f"nothing splits them.", f"Set {PIPELINE}.config_path to a recipe with split_by_hash_mapper "
@@ -114,7 +114,7 @@ def no_file(c: Config) -> bool:
     """Returns whether no set of a stage names a file."""
     source, given = c.buffer.explorer_input, c.buffer.trainer_input
     sets = [given.experience_buffer, *given.auxiliary_buffers.values()]
-    return all(one.path is None for one in [*sets, *(one for _, one in [*train_places(source), *eval_places(source)])])
+    return all(one.path is None for one in [*sets, *(one for _, one in source.places)])
 
 
 def rowless(c: Config) -> list[Problem]:
@@ -125,17 +125,17 @@ def rowless(c: Config) -> list[Problem]:
     source, buffer = c.buffer.explorer_input, c.buffer.trainer_input.experience_buffer
     trained = [(SHOWN, buffer)] if c.kind.learns_from_given and c.algorithm.data == "demonstrations" else []
     if c.kind.explores:
-        trained = _sets(train_places(source))
+        trained = _sets(source.train_places)
     if c.kind.is_online and c.algorithm.sample_strategy == "mix":
         trained += [(f"{EXPERTS}.{name}", one) for name, one in c.buffer.trainer_input.auxiliary_buffers.items()]
     return [Problem(f"{key}.path", f"is not set, and {PIPELINE} has neither generator nor inputs to take rows from.",
                     "Set one." + (_as_demonstrations(c) if key == SHOWN else ""))
-            for key, taskset in [*trained, *_sets(eval_places(source))] if taskset.path is None]
+            for key, taskset in [*trained, *_sets(source.eval_places)] if taskset.path is None]
 
 
 def _as_demonstrations(c: Config) -> str:
     """Returns the setting that trains on the solutions of the first set of tasks that has files, or an empty text."""
-    for _, one in train_places(c.buffer.explorer_input):
+    for _, one in c.buffer.explorer_input.train_places:
         if one.path is not None and (columns := one.format).prompt_type == "plaintext":
             columns = f"{{prompt_key: {columns.prompt_key}, response_key: {columns.solution_key or 'solution'}}}"
             return (f" Where the tasks have solutions, below trainer_input: experience_buffer: {{path: {one.path}, "
@@ -145,14 +145,14 @@ def _as_demonstrations(c: Config) -> str:
 
 def unfit_rows(recipe: Recipe) -> list[Problem]:
     """Lists what the rows of offline stages lack. Stages must have valid names and order."""
-    pairs = ((name, recipe.explored(name)) for name, kind in recipe.kinds.items() if kind.is_offline)
+    pairs = ((name, recipe.explored[name]) for name, kind in recipe.kinds.items() if kind.is_offline)
     return [problem.of([name]) for name, explorer in pairs if explorer
             for problem in lacking(recipe.settings[name].algorithm, recipe.settings[explorer], f"stages.{explorer}.")]
 
 
 def lonely_groups(recipe: Recipe, functions: Functions) -> list[Problem]:
     """Does the same for the user's imported advantages, whose rows need groups."""
-    pairs = ((name, recipe.explored(name)) for name, kind in recipe.kinds.items() if kind.is_offline)
+    pairs = ((name, recipe.explored[name]) for name, kind in recipe.kinds.items() if kind.is_offline)
     return [problem.of([name]) for name, explorer in pairs if explorer for problem in lonely(
         recipe.settings[name].algorithm, recipe.settings[explorer].algorithm, functions, f"stages.{explorer}.")]
 
@@ -187,7 +187,7 @@ def unfit_directory(source: Path, steps: list[int]) -> str | None:
 def directories(recipe: Recipe) -> list[Problem]:
     """Lists the directories whose experience offline stages of a run cannot take over."""
     paths = {name: recipe.settings[name].buffer.trainer_input.experience_buffer.path
-             for name, kind in recipe.kinds.items() if kind.is_offline and recipe.source(name) is None}
+             for name, kind in recipe.kinds.items() if kind.is_offline and recipe.source[name] is None}
     found = []
     for name, path in paths.items():
         if path is None or not (source := resolve(path)).exists():  # of which other rules tell

@@ -25,7 +25,6 @@ from ouroboros.pipeline.check.workload import Disk, disk, workload
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
-from ouroboros.pipeline.settings.data import tasksets
 from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
 from ouroboros.pipeline.settings.images import may_have_images
 from ouroboros.pipeline.settings.model import TEACHER, Model
@@ -75,7 +74,8 @@ def _shows_images(config: Config) -> bool:
     """Returns whether prompts of a stage may have images: a generator makes them, or a set names the key of some or has
     messages."""
     pool, given = config.data_processor.task_pipeline, config.buffer.trainer_input
-    sets = [pool, given.experience_buffer, *given.auxiliary_buffers.values(), *(one for _, one in tasksets(config))]
+    sets = [pool, given.experience_buffer, *given.auxiliary_buffers.values(),
+            *(one for _, one in config.buffer.explorer_input.places)]
     return bool(pool.generator) or any(may_have_images(one.format) for one in sets)
 
 

@@ -50,7 +50,8 @@ def judged(overrides: list[str]) -> tuple[Config, list[Problem]]:
     read, said = guide.split_always(whole)
     config, unread = schema.read(read, Config)
     config, misplaced = with_stages(config)
-    written, config, problems = plain(config), config.saying(said), [*unresolved, *unread, *misplaced]
+    config.say(said)
+    written, problems = plain(config), [*unresolved, *unread, *misplaced]
     if undefined := wrong_files(config):  # no rule applies to an algorithm whose definition is invalid
         return config, [*typed, *secrets.without_values([*problems, *undefined], written)]
     recipe = Recipe.of(config)
@@ -150,8 +151,8 @@ def _unfit_change(settings: Config, key: str, value: Any) -> list[Problem]:
 def wrong_files(config: Config) -> list[Problem]:
     """Lists problems with the files of the user's algorithms, conf/algorithm/<name>.yaml with `algorithm_type: <name>`,
     that a run and its stages name. Such a file fills null values, so it cannot change a setting that is never null."""
-    named = [at(settings, "algorithm.algorithm_type") for settings in [config, *config.stages]]
-    return [problem.but(file=f"conf/algorithm/{path.name}") for name, path in own().items() if name in named
+    return [problem.but(file=f"conf/algorithm/{path.name}") for name, path in own().items()
+            if any(at(settings, "algorithm.algorithm_type") == name for settings in [config, *config.stages])
             for problem in _of_own_algorithm(parts(name))]
 
 

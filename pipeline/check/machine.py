@@ -17,7 +17,7 @@ from ouroboros.pipeline.job.shares import cores
 from ouroboros.pipeline.plan import requests
 from ouroboros.pipeline.plan.identity import Stage
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import reward_functions, tasksets
+from ouroboros.pipeline.settings.data import reward_functions
 from ouroboros.pipeline.settings.monitors import absent_package, monitor_problems
 from ouroboros.pipeline.settings.truncation import truncations
 from ouroboros.pipeline.store import launch
@@ -76,7 +76,7 @@ def _keys(config: Config) -> list[Problem]:
         asked["explorer.rollout_model.external.api_key_env"] = explorer.rollout_model.external.api_key_env
     if config.model.teacher_url:
         asked["model.teacher_key_env"] = config.model.teacher_key_env
-    for place, one in tasksets(config):
+    for place, one in config.buffer.explorer_input.places:
         if "judge_reward" in reward_functions(one, config.buffer.explorer_input):
             key = f"buffer.explorer_input.{place}.reward_fn_args.judge_key_env"
             asked[key] = one.reward_fn_args.get("judge_key_env")

@@ -146,17 +146,13 @@ def untrainable_models(config: Config, start: Model, gpus: Gpus) -> list[Problem
             if (problem := untrainable(said, model.longest))] + [
         _packed(config, key, path, obstacle)
         for key, path, said in read
-        if (packs or split) and (obstacle := unpacked(said, model.longest, does) or (_latent(said) if split else None))
+        if (packs or split) and (obstacle := unpacked(said, model.longest, does) or (
+            "keys and values of its latent attention differ in width (kv_lora_rank)"
+            if split and text_part(said).get("kv_lora_rank") else None))
     ] + [
         Problem("algorithm.enable_router_replay", f"{key}={path} has no experts to choose from.", "Set false.",
                 found=True)
         for key, path, said in read if replays and key == "model.model_path" and not has_experts(said)]
-
-
-def _latent(said: dict) -> str | None:
-    """Returns why heads cannot be exchanged between ranks, or None. said: config.json."""
-    return "keys and values of its latent attention differ in width (kv_lora_rank)" if text_part(said).get(
-        "kv_lora_rank") else None
 
 
 def _packed(config: Config, key: str, path: str, obstacle: str) -> Problem:
@@ -215,7 +211,7 @@ def _files(start: Model) -> str:
 
 def missing_model(recipe: Recipe) -> list[Problem]:
     """Returns one problem when a stage has no initial model."""
-    servers = recipe.servers()
+    servers = [name for name, settings in recipe.settings.items() if settings.asks_server]
     return [NO_MODEL] if any(not one.model_path and not one.init.enable for name, one in recipe.models.items()
                              if name not in servers) else []
 

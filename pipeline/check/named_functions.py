@@ -16,8 +16,9 @@ from ouroboros.pipeline.settings.arguments.terms import Kl
 from ouroboros.pipeline.settings.arguments.users import GROUPS, Signature, column_of, provided, wrong_first
 from ouroboros.pipeline.settings.columns import ratio_column, ratio_problems, unweighed_steps, wrong_parameters
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import Taskset, reward_functions, tasksets, workflow_of
+from ouroboros.pipeline.settings.data import Taskset, reward_functions, workflow_of
 from ouroboros.pipeline.settings.monitors import monitor_problems
+from ouroboros.pipeline.settings.reward_rules import answered
 from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.settings.train_batch import REPLAY
 from ouroboros.pipeline.settings.trainer import several_steps
@@ -46,7 +47,9 @@ def wrong_arguments(config: Config, functions: Functions | None = None) -> list[
     """
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
-    wrong += _without_task(config, known) + _without_tools(config, known)
+    wrong += [Problem(key, f"the workflow '{name}' {why}") for key, _, name in _attempted(config)  # needed the task
+              if (found := known.get(name)) and (why := wrong_first(found))]
+    wrong += _without_tools(config, known)
     wrong += _cut_prefixes(config, known) + _without_models(config, known) + generator_problems(config)
     if config.algorithm.on_rollouts and (taken := loss_columns(config.algorithm, known)) is not None:
         wrong += ratio_problems(config.algorithm, taken, several_steps(config.trainer))
@@ -95,7 +98,7 @@ def by_position(part: str, name: str, function: Signature) -> list[Problem]:
 def _wrong_rewards(config: Config, functions: Functions) -> list[Problem]:
     """Checks the parameters of the user's reward functions."""
     explorer = config.buffer.explorer_input
-    found = {name: own for _, one in _answered(config) for name in reward_functions(one, explorer)
+    found = {name: own for _, one in answered(config) for name in reward_functions(one, explorer)
              if (own := functions.get(name))}
     return [Problem(f"'{name}'", f"has {len(one.positional)} parameters by position "
                     f"({', '.join(one.positional) or 'none'}); it is called with 2, the response and its "
@@ -106,16 +109,15 @@ def _wrong_rewards(config: Config, functions: Functions) -> list[Problem]:
 def _wrong_columns(config: Config) -> list[Problem]:
     """Lists columns that nobody has, of a generator's rows, and arguments `${column:NAME}` of functions of ours."""
     explorer, generator, found = config.buffer.explorer_input, config.data_processor.task_pipeline.generator, {}
-    for key, one in _answered(config):
-        place = key.removeprefix("buffer.explorer_input.")
+    for place, one in answered(config):
         for name in required_columns(asked_columns(one, explorer, place)) if generator and one.path is None else ():
-            found[name] = Problem(key, f"a function of the set takes the column '{name}', and rows of the generator "
-                                  f"{generator} have no columns.", "Give its parameter a default, or a value in "
-                                  "reward_fn_args or workflow_args.")
+            found[name] = Problem(f"buffer.explorer_input.{place}", f"a function of the set takes the column '{name}', "
+                                  f"and rows of the generator {generator} have no columns.", "Give its parameter a "
+                                  "default, or a value in reward_fn_args or workflow_args.")
     return [*found.values(), *(
-        Problem(f"{key}.reward_fn_args.{argument}", f"is a column, and {name} takes no column.",
+        Problem(f"buffer.explorer_input.{place}.reward_fn_args.{argument}", f"is a column, and {name} takes no column.",
                 "Needed a value, or a function of yours.", found=value)
-        for key, one in _answered(config) for argument, value in one.reward_fn_args.items() if column_of(value)
+        for place, one in answered(config) for argument, value in one.reward_fn_args.items() if column_of(value)
         for name in reward_functions(one, explorer) if name in declared.REWARDS
         and argument in declared.REWARDS[name].names())]
 
@@ -157,12 +159,6 @@ def _on_experience(config: Config, functions: Functions) -> Iterator[tuple[str, 
         if (own := functions.get(one.get("name"))) and config.kind.makes_experience:
             key = f"data_processor.experience_pipeline.operators.{i}.args"
             yield key, one["name"], [own.without(*own.names()[:1])], one.get("args") or {}
-
-
-def _without_task(config: Config, functions: Functions) -> list[Problem]:
-    """Lists the user's workflows without parameters; the task is the required first one."""
-    return [Problem(key, f"the workflow '{name}' {why}") for key, _, name in _attempted(config)
-            if (found := functions.get(name)) and (why := wrong_first(found))]
 
 
 def _by_row(config: Config, taskset: Taskset, key: str) -> str | None:
@@ -215,16 +211,10 @@ def tools_with_servers(config: Config, functions: Functions) -> list[tuple[str, 
             and _takes_tools(workflow, functions)]
 
 
-def _answered(config: Config) -> list[tuple[str, Taskset]]:
-    """Returns (setting, task set) of the sets for which a stage samples responses."""
-    return [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
-            if place.startswith("eval_") or config.kind.makes_experience]
-
-
 def _attempted(config: Config) -> list[tuple[str, Taskset, str]]:
-    """Returns the same, with the workflow of each."""
-    return [(key, one, workflow_of(one, config.buffer.explorer_input, key.removeprefix("buffer.explorer_input.")))
-            for key, one in _answered(config)]
+    """Returns (setting, task set, its workflow) of the sets for which a stage samples responses."""
+    return [(f"buffer.explorer_input.{place}", one, workflow_of(one, config.buffer.explorer_input, place))
+            for place, one in answered(config)]
 
 
 def _parts(algorithm: Algorithm, functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:

@@ -23,7 +23,7 @@ from ouroboros.pipeline.check import (
     user_code,
     workload,
 )
-from ouroboros.pipeline.check.calls import ask_all_servers, call_once, call_rewards
+from ouroboros.pipeline.check.calls import ask_judges, ask_policies, ask_servers, call_once, call_rewards
 from ouroboros.pipeline.check.data import (
     absent_files,
     directories,
@@ -140,11 +140,12 @@ def check(config: Config, elsewhere=False, data: bool | None = False, code=False
     """
     report = Report(f"{config.project}/{config.name}")
     missing_is = "unjudged" if elsewhere else "problems"
-    config, unlocated = hub.located(config, ask, update_hub)
+    given, (config, unlocated) = config, hub.located(config, ask, update_hub)
     malformed = [line for line in unlocated if NO_ID in line]  # invalid whatever the hub answers
     report.add("", malformed)
     report.add("", [one for one in unlocated if one not in malformed], missing_is if ask else "unjudged")
-    report.facts += [("tasks", found)] if (found := list(packaged_tasks.facts(config))) else []
+    made = list(packaged_tasks.facts(config)) if config is not given else []
+    report.facts += [("tasks", made)] if made else []
     recipe = Recipe.of(config)
     stages, absent = workload.counted(recipe), absent_files(recipe)
     gpus = gpus_by_stage(stages, here=not elsewhere)
@@ -182,11 +183,12 @@ def _of_run(report: Report, recipe: Recipe, elsewhere: bool) -> bool:
 
 def _plan(report: Report, config: Config, elsewhere: bool) -> None:
     try:
-        report.plan = make_plan(config)
+        plan = make_plan(config)
     except OuroError as error:
         report.add("", getattr(error, "problems", error.args))
         return
-    continued = [(one.name, words) for one in report.plan.stages if (words := trunks.continued(one))]
+    continued = [(one.name, words) for one in plan.stages if (words := trunks.continued(one))]
+    report.plan = replace(plan, continued=tuple(continued))
     report.facts += [("steps that are there", continued)] if continued else []
     if not elsewhere:
         meant = [one for one in report.plan.stages if one.config.cluster.slurm.model_dump() != Slurm().model_dump()]
@@ -199,7 +201,7 @@ def _sizes(report: Report, recipe: Recipe, stages: dict[str, Config], data: bool
     if not (data or alone):
         return None
     starts = recipe.models
-    asked = model_size.questions(stages, starts, {name: recipe.teacher(name) for name in stages})
+    asked = model_size.questions(stages, starts, recipe.teachers)
     found = samples.preview(recipe.run, list(stages.values()), asked) if data else model_size.counted(asked)
     named = {path: key for name, settings in stages.items() for key, path in model.models(settings, starts[name])}
     found["problems"] = report.news_of_models(found["problems"], named)
@@ -220,7 +222,8 @@ def _import(report: Report, waiting: list[Config], elsewhere: bool, call: bool, 
         wrong = (line for one in waiting for line in named_functions.wrong_arguments(one, functions))
         report.facts.append(("rewards", call_rewards(waiting, "\n".join([*report.problems, *wrong]), report.add)))
     if servers:
-        report.facts += ask_all_servers(waiting, functions, report.add)
+        report.facts += [("MCP servers", ask_servers(waiting, functions, report.add)),
+                         ("judges", ask_judges(waiting, report.add)), ("servers", ask_policies(waiting, report.add))]
     return functions
 
 
@@ -230,7 +233,7 @@ def _stage(report: Report, recipe: Recipe, name: str, config: Config, gpus: Gpus
 
     config: its settings, with the steps that are known. functions: the user's imported functions. sizes: of the models;
     None where they were not counted."""
-    start, teacher = recipe.models[name], recipe.teacher(name)
+    start, teacher = recipe.models[name], recipe.teachers[name]
     made, plain, facts = _made(report.plan, name), plain_config(start), workload.described(config)
     planned = next((one for one in report.plan.stages if one.name == name), None) if report.plan else None
     if planned and made is not None:

@@ -14,20 +14,12 @@ from ouroboros.pipeline.check.sources import sources as sources_of
 from ouroboros.pipeline.job.tasksets import sets_with_paths
 from ouroboros.pipeline.plan.data import data_settings
 from ouroboros.pipeline.plan.hub import is_here
+from ouroboros.pipeline.settings import reward_rules
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, tool_arguments
 from ouroboros.pipeline.settings.arguments.experience import DATA_JUICER, EXPERIENCE
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.curation import TaskPipeline
-from ouroboros.pipeline.settings.data import (
-    EXPERTS,
-    INPUT,
-    PIPELINE,
-    SHOWN,
-    Rows,
-    reward_functions,
-    tasksets,
-    workflow_of,
-)
+from ouroboros.pipeline.settings.data import EXPERTS, INPUT, PIPELINE, SHOWN, Rows, reward_functions, workflow_of
 from ouroboros.pipeline.settings.explorer import runs_programs
 from ouroboros.pipeline.settings.setting import at, plain
 from ouroboros.pipeline.store import launch
@@ -73,7 +65,7 @@ def answered(request: str) -> str:
 def _with_tools(stage: Config) -> Iterator[str]:
     """Returns the settings of sets whose workflow sends tools, as no text; demonstrations show them without that."""
     explorer = stage.buffer.explorer_input
-    for place, one in tasksets(stage) if stage.kind.engine else ():
+    for place, one in explorer.places if stage.kind.engine else ():
         workflow = workflow_of(one, explorer, place)
         named = tool_arguments(workflow, one.workflow_args)
         if workflow != "react_workflow" and any(map(named.get, ("tools", "environment_class", "mcp"))):
@@ -141,10 +133,8 @@ def isolation(config: Config) -> dict[str, list[Problem]]:
 def _judged(settings: Config) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yields, for each set that a stage rewards, the setting of its rows, and its functions."""
     explorer = settings.buffer.explorer_input
-    for place, one in tasksets(settings):
+    for place, one in reward_rules.answered(settings):
         workflow = workflow_of(one, explorer, place)
-        if not place.startswith("eval_") and not settings.kind.makes_experience:
-            continue
         named = f"{INPUT}.{place}" if one.default_reward_fn_type else INPUT
         asked = [{"name": name, "arguments": one.reward_fn_args, "key": f"{named}.default_reward_fn_type",
                   "optional": workflow if ":" in workflow else (

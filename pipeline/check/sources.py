@@ -9,9 +9,8 @@ from ouroboros.pipeline.plan.hub import is_here
 from ouroboros.pipeline.settings.arguments.binding import required_columns
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.curation import TaskPipeline
-from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, tasksets, train_places
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, Format, Rows, Taskset, profiled
 from ouroboros.pipeline.settings.kinds import Kind
-from ouroboros.pipeline.settings.profiles import profiled
 from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.settings.setting import at, plain
 from ouroboros.pipeline.store.digests import MadePath, below, resolve
@@ -69,16 +68,16 @@ def sources(config: Config) -> list[Source]:
     """Returns every file or directory that rows are read from."""
     key, settings = "data_processor.task_pipeline", config.data_processor.task_pipeline
     given = config.buffer.trainer_input
-    unread = [one for _, one in train_places(config.buffer.explorer_input) if one.path is None]
+    unread = [one for _, one in config.buffer.explorer_input.train_places if one.path is None]
     columns = _columns(settings.format) + _features(unread) + _kept(
-        config, [one for one in tasksets(config) if one[1].path is None])
+        config, [one for one in config.buffer.explorer_input.places if one[1].path is None])
     columns += () if given.experience_buffer.path else _paired(settings.format, config)
     pool = [Source(POOL, f"{key}.inputs.{index}", path, settings.split, f"{key}.format", columns, ("solution_key",),
                    _prompt_setting(settings.format), form=_form(settings.format), alone=len(settings.inputs) == 1)
             for index, path in enumerate(settings.inputs)]
     sets = [(f"buffer.explorer_input.{place}", one,
              _columns(one.format) + _features([one]) + _kept(config, [(place, one)]))
-            for place, one in tasksets(config)]  # an evaluation set has no selector
+            for place, one in config.buffer.explorer_input.places]  # an evaluation set has no selector
     shown = given.experience_buffer
     if not config.kind.is_offline:  # which reads recorded experience there
         sets.append((SHOWN, shown, _shown(shown.format, config) + _paired(shown.format, config)))
@@ -173,7 +172,7 @@ def most_rows(config: Config, generated: bool = False) -> int | None:
     """
     kind, pool = config.kind, config.data_processor.task_pipeline
     if kind.explores:
-        sets = [one for _, one in train_places(config.buffer.explorer_input)]
+        sets = [one for _, one in config.buffer.explorer_input.train_places]
     elif kind.learns_from_given and config.algorithm.data != "texts":
         sets = [config.buffer.trainer_input.experience_buffer]
     else:

@@ -10,20 +10,10 @@ from ouroboros.pipeline.plan.data import data_settings
 from ouroboros.pipeline.plan.identity import uses
 from ouroboros.pipeline.settings.arguments.answers import WORKFLOWS
 from ouroboros.pipeline.settings.config import RUN_WIDE, Config, walk
-from ouroboros.pipeline.settings.data import (
-    RETRY,
-    SHOWN,
-    eval_places,
-    reward_functions,
-    tasksets,
-    train_places,
-    turns_of,
-    workflow_of,
-)
+from ouroboros.pipeline.settings.data import RETRY, SHOWN, profiled, reward_functions, turns_of, workflow_of
 from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.settings.kinds import KINDS, TEST_ROWS, Kind, is_below
 from ouroboros.pipeline.settings.model import TEACHER
-from ouroboros.pipeline.settings.profiles import profiled
 from ouroboros.pipeline.settings.setting import about, at
 from ouroboros.pipeline.settings.train_batch import rows_of_step
 from ouroboros.pipeline.settings.unused import switched_off, unused
@@ -43,7 +33,7 @@ def unfit_order(recipe: Recipe) -> list[Problem]:
 
 def _of_order(recipe: Recipe, name: str) -> Iterator[Problem]:
     kind, settings = recipe.kinds[name], recipe.settings[name]
-    if (begins := recipe.begins_with(name)) and recipe.settings[begins].asks_server:
+    if (begins := recipe.begins_with[name]) and recipe.settings[begins].asks_server:
         yield Problem("after", "begins with the model of a server, which is not here.", "Put it before the evaluation "
                       "of the server, or give it a model.")
     if kind.explores:
@@ -65,8 +55,8 @@ def _of_order(recipe: Recipe, name: str) -> Iterator[Problem]:
 
 def _unmeasured(recipe: Recipe, name: str) -> Iterator[Problem]:
     """Yields a problem for each feature that no stage measures before this one, or that one measures of other sets."""
-    able = [one for one in recipe.ancestors(name) if recipe.kinds[one].explores and not recipe.kinds[one].trains]
-    for place, one in train_places(recipe.settings[name].buffer.explorer_input):
+    able = [one for one in recipe.ancestors[name] if recipe.kinds[one].explores and not recipe.kinds[one].trains]
+    for place, one in recipe.settings[name].buffer.explorer_input.train_places:
         for key in one.data_selector.feature_keys:
             if (measured := profiled(key)) and measured[0] not in able:
                 yield Problem(f"buffer.explorer_input.{place}.data_selector.feature_keys", "names no stage with "
@@ -80,7 +70,7 @@ def _unmeasured(recipe: Recipe, name: str) -> Iterator[Problem]:
 def partly_measured(recipe: Recipe) -> Iterator[Problem]:
     """Yields a warning where a stage reads rates of every task, and the stage that measures them attempts fewer."""
     for name, settings in recipe.settings.items():
-        places = train_places(settings.buffer.explorer_input) if recipe.kinds[name].explores else ()
+        places = settings.buffer.explorer_input.train_places if recipe.kinds[name].explores else ()
         measured = {found[0] for _, one in places for key in one.data_selector.feature_keys if (found := profiled(key))}
         for source in measured & recipe.settings.keys():
             theirs, buffer = recipe.settings[source], recipe.settings[source].buffer
@@ -95,20 +85,20 @@ def partly_measured(recipe: Recipe) -> Iterator[Problem]:
 
 def _another_name(recipe: Recipe, source: str, place: str, name: str) -> Iterator[Problem]:
     """Yields a problem where an earlier stage explored no set of that name, by which its tasks are found again."""
-    theirs = [one.name for _, one in train_places(recipe.settings[source].buffer.explorer_input)]
+    theirs = [one.name for _, one in recipe.settings[source].buffer.explorer_input.train_places]
     if name not in theirs:
         yield Problem(f"buffer.explorer_input.{place}.name", f"'{source}' explored {', '.join(theirs)}.",
                       "Needed a set of that name.", found=name)
 
 
 def _scored_problems(recipe: Recipe, name: str) -> Iterator[Problem]:
-    source = recipe.source(name)
+    source = recipe.source[name]
     if source is None:
         yield Problem("mode", "is about what an earlier stage explored, and none is before it.",
                       "Put it behind one with mode=explore, both or colocate.", found=recipe.settings[name].mode)
         return
-    theirs = {one.name: one for _, one in train_places(recipe.settings[source].buffer.explorer_input)}
-    for place, one in train_places(recipe.settings[name].buffer.explorer_input):
+    theirs = {one.name: one for _, one in recipe.settings[source].buffer.explorer_input.train_places}
+    for place, one in recipe.settings[name].buffer.explorer_input.train_places:
         yield from _another_name(recipe, source, place, one.name)
         for part in ("path", "subset_name", "split", "format", "limit") if one.name in theirs else ():
             if (here := getattr(one, part)) != getattr(theirs[one.name], part):
@@ -118,7 +108,7 @@ def _scored_problems(recipe: Recipe, name: str) -> Iterator[Problem]:
 
 def _uncurated(recipe: Recipe, name: str) -> list[Problem]:
     """Reports operators on experience that an offline stage would ignore: those of the stage that wrote it judge it."""
-    source = recipe.source(name)
+    source = recipe.source[name]
     own, theirs = ([] if one is None else at(recipe.settings[one], OPERATORS) for one in (name, source))
     if not own or own == theirs:
         return []
@@ -131,8 +121,8 @@ def _uncurated(recipe: Recipe, name: str) -> list[Problem]:
 
 
 def _rowless(recipe: Recipe, name: str) -> list[Problem]:
-    source = recipe.explored(name)
-    if recipe.source(name) is None:
+    source = recipe.explored[name]
+    if recipe.source[name] is None:
         if isinstance(recipe.settings[name].buffer.trainer_input.experience_buffer.path, str):  # ouro serve --record
             return []
         return [Problem("mode", "with an algorithm that learns from rollouts, a stage trains on what an earlier one "
@@ -203,7 +193,7 @@ def idle_pool(recipe: Recipe) -> list[Problem]:
 def unasked_models(recipe: Recipe) -> list[Problem]:
     """Returns the problem of auxiliary models of a run that no stage uses: they would occupy GPUs for nothing."""
     stages = recipe.settings.values()
-    sets = [(one, stage.buffer.explorer_input) for stage in stages for _, one in tasksets(stage)]
+    sets = [(one, stage.buffer.explorer_input) for stage in stages for _, one in stage.buffer.explorer_input.places]
     if not any(stage.explorer.auxiliary_models for stage in stages) or any(
             _asks_models(taskset, source) for taskset, source in sets) or any(
             stage.asks_teacher and stage.own_teacher for stage in stages):
@@ -260,7 +250,7 @@ def state_problems(function: str, explored: Config, place: str = "") -> list[Pro
     if function not in ADVANTAGES or not ADVANTAGES[function].compares_states:
         return []
     source = explored.buffer.explorer_input
-    chosen = [(name, workflow_of(one, source, name)) for name, one in train_places(source)]
+    chosen = [(name, workflow_of(one, source, name)) for name, one in source.train_places]
     return [Problem("algorithm.advantage_fn", "compares turns that begin in the same state (column state_hash), and "
                     f"the workflow of {place}buffer.explorer_input.{name}, {workflow}, does not tell states apart.",
                     "Set its default_workflow_type to retry_workflow, or to a workflow of your own whose "
@@ -274,7 +264,7 @@ def _short_of_turns(settings: Config) -> list[Problem]:
     its prompt holds the first turn, the answer and the feedback."""
     source, model = settings.buffer.explorer_input, settings.model
     least = model.max_prompt_tokens + 2 * model.max_response_tokens
-    places = [*(train_places(source) if settings.kind.explores else []), *eval_places(source)]
+    places = [*(source.train_places if settings.kind.explores else []), *source.eval_places]
     return [Problem(f"buffer.explorer_input.{place}", f"{RETRY} appends the feedback to the conversation, which takes "
                     f"more than {least} tokens (a prompt and two responses), and a sequence may have {model.longest}.",
                     "Raise model.max_model_len, or set workflow_args.feedback=null to ask the question as it was.")

@@ -23,7 +23,7 @@ from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.arguments.answers import tool_arguments
 from ouroboros.pipeline.settings.arguments.users import Signature
 from ouroboros.pipeline.settings.config import TOOLS, Config, users_code
-from ouroboros.pipeline.settings.data import reward_functions, tasksets, workflow_of
+from ouroboros.pipeline.settings.data import reward_functions, workflow_of
 from ouroboros.pipeline.settings.setting import leaves
 from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.digests import NEEDED, digest_code, module_file
@@ -46,9 +46,9 @@ def imported(stages: list[Config], known: str = "") -> tuple[Functions, list[str
     for settings in stages:
         variables = environment(secrets.reveal(settings.explorer.env_vars))
         explorer = settings.buffer.explorer_input
-        rewards = {name for _, one in tasksets(settings) for name in reward_functions(one, explorer)}
+        rewards = {name for _, one in explorer.places for name in reward_functions(one, explorer)}
         worlds = (tool_arguments(workflow_of(one, explorer, place), one.workflow_args)["environment_class"]
-                  for place, one in tasksets(settings))  # also that of terminal_agent, which no setting names
+                  for place, one in explorer.places)  # also that of terminal_agent, which no setting names
         code = [*users_code(leaves(settings)), *((TOOLS[1], name) for name in filter(None, worlds))]
         asked.setdefault(json.dumps(variables), {}).update(
             {name: REWARD if name in rewards else TOOL if key.endswith(TOOLS[0]) else WORLD if key.endswith(TOOLS[1])

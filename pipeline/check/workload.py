@@ -12,11 +12,11 @@ from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job.schedule import rft_schedule
 from ouroboros.pipeline.settings.algorithm import Algorithm
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import train_places, turns_of
+from ouroboros.pipeline.settings.data import turns_of
 from ouroboros.pipeline.settings.explorer import because_of_time, depends_on_time
 from ouroboros.pipeline.settings.kinds import Kind
 from ouroboros.pipeline.settings.train_batch import groups_of_step, rows_of_step, train_batch
-from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, Trainer, publishes_deltas
+from ouroboros.pipeline.settings.trainer import EXPLORER_DRIVEN, Trainer, is_driven, publishes_deltas
 from ouroboros.pipeline.settings.truncation import most_kept
 from ouroboros.pipeline.store import records
 
@@ -78,7 +78,7 @@ def workload(config: Config) -> Workload:
     schedule = rft_schedule(config, max(tasks or 1, 1))
     fresh = schedule.rows_per_trainer_step
     ahead = (1 + sync.sync_offset) * explored // fresh // sync.sync_interval
-    if sync.is_driven:  # about: without a bound, those of a second explorer step
+    if is_driven(config):  # about: without a bound, those of a second explorer step
         steps = 2 * explored // fresh if sync.max_staleness is None else sync.max_staleness + 1
         ahead = 2 if sync.sync_style == EXPLORER_DRIVEN else steps // sync.sync_interval
     known = buffer.total_steps or passes is not None
@@ -120,7 +120,7 @@ def row_bytes(prompt: int, response: int, kept: int = 0) -> float:
 def most_turns(settings: Config) -> int:
     """Returns the same for all sets that a stage explores."""
     source = settings.buffer.explorer_input
-    return max(turns_of(one, source, place) for place, one in train_places(source))
+    return max(turns_of(one, source, place) for place, one in source.train_places)
 
 
 def held_sets(config: Config) -> float:
@@ -218,7 +218,7 @@ def counted(recipe: Recipe) -> dict[str, Config]:
     unless the explorer itself makes passes over tasks that are not curated yet."""
     found = {}
     for name, settings in recipe.settings.items():
-        buffer, source = settings.buffer, recipe.explored(name)
+        buffer, source = settings.buffer, recipe.explored[name]
         if recipe.kinds[name].is_offline and source and buffer.total_steps is None:
             theirs = workload(recipe.settings[source])
             if theirs.explorer_steps and not theirs.most:

@@ -12,7 +12,6 @@ A run as a whole in mode `bench` is its recipe, already trained, followed by a s
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cached_property
 from typing import Any, ClassVar
 
 from ouroboros.pipeline.settings import schema
@@ -65,9 +64,9 @@ def effective(config: Config, entry: dict) -> Config:
 def merged(config: Config, entry: dict) -> Config:
     """Merges an entry over settings; null is left to the algorithm. Where the entry names another
     function, only the entry's arguments count."""
-    made = config.merged({key: value for key, value in entry.items() if key not in ITS_OWN} | {"stages": []})
     own = entry.get("algorithm", {})
     arguments = {f"{name}_args": own.get(f"{name}_args", {}) for name in renamed_components(config, entry)}
+    made = config.merged({key: value for key, value in entry.items() if key not in ITS_OWN} | {"stages": []})
     return made.but("algorithm", made.algorithm.model_copy(update=arguments))
 
 
@@ -84,22 +83,16 @@ def sets(entry: Any, key: str) -> bool:
     return at(entry, key, ITS_OWN) is not ITS_OWN
 
 
-def _rewriting_problems(entry: dict) -> list[Problem]:
-    return [Problem(key, "changes the config.json of a model, and this stage names none: it continues with "
-                    "that of the run or of a stage above.", "Set it for the run, or together with model.model_path.")
-            for key in REWRITES if sets(entry, key) and not sets(entry, "model.model_path")]
-
-
 def with_stages(config: Config) -> tuple[Config, list[Problem]]:
     """Returns a configuration whose entries of `stages` are read, and the problems with their structure and values."""
     problems: list[Problem] = []
     above: list[str] = []
     kept: list[dict] = []
     for index, written in enumerate(config.stages):
+        settings = {key: value for key, value in written.items() if key not in ITS_OWN}
+        section, own = schema.read(settings, Config, more=ITS_OWN)
         entry = {**written, **{key: parsed_environment(written[key]) for key in ITS_OWN if key in written}}
         name = entry.get("stage_name")
-        settings = {key: value for key, value in entry.items() if key not in ITS_OWN}
-        section, own = schema.read(settings, Config, more=ITS_OWN)
         read = given(section)
         own += [Problem(key, "is a setting of the whole run, not of a stage.") for key in read if key in RUN_WIDE]
         if not isinstance(name, str) or not STAGE_NAME.fullmatch(name) or name == "all":
@@ -113,7 +106,10 @@ def with_stages(config: Config) -> tuple[Config, list[Problem]]:
         if name in above:
             own.append(Problem("stage_name", "another entry of `stages` has this name; needed names that differ.",
                                found=name))
-        own += _rewriting_problems(entry) + _reserved_problems(name, above) + _after_problems(entry, above)
+        own += [Problem(key, "changes the config.json of a model, and this stage names none: it continues with that of "
+                        "the run or of a stage above.", "Set it for the run, or together with model.model_path.")
+                for key in REWRITES if sets(entry, key) and not sets(entry, "model.model_path")]
+        own += _reserved_problems(name, above) + _after_problems(entry, above)
         problems += [p.of([name]) for p in own]
         kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or (k in read and k not in RUN_WIDE)})
         above.append(name)
@@ -157,6 +153,14 @@ class Recipe:
     run: the settings of the whole run. entries: every entry to plan, one that mode=bench adds too. settings, kinds:
     name -> settings of the stage (of `effective`), their kind. parents: name -> direct predecessors. own_models: the
     stages that set their own initial model. every: (name, settings) of each entry, also of one whose name another has.
+    ancestors: name -> every predecessor, the nearest first. begins_with: name -> the stage whose model is the initial
+    one: the nearest predecessor that trains a policy; if none does, the first direct one, which passes on its own
+    initial model; None: it has its own model, or the run's, or follows one that explored with the model of a server.
+    source: name -> the stage whose experience it reads: with mode=score that of the nearest predecessor that explores,
+    offline that of the nearest one that only explores, or that scores such a one. explored: name -> the stage that
+    generated that experience. models: name -> the section `model` of its initial model (consistent with plan/plan.py);
+    teachers: that with the architecture of its teacher, None without one; a stage above that trains keeps the
+    architecture of its initial model.
     ordered: whether names differ, and all follow stages above them, so that rules on their order can be applied.
 
     Names in `after` that are not above the stage are ignored, and of entries with one name the first counts:
@@ -189,6 +193,17 @@ class Recipe:
             self.parents[name] = [n for n in named if n in list(self.parents)] if isinstance(named, list) else []
             self.settings[name] = self._with_stages(settings)
         self.kinds: dict[str, Kind] = {name: settings.kind for name, settings in self.settings.items()}
+        self.ancestors = {name: self._above(name) for name in self.parents}
+        self.begins_with = {name: self._begins_with(name) for name in self.parents}
+        self.source: dict[str, str | None] = {}
+        self.explored: dict[str, str | None] = {}
+        self.models: dict[str, Model] = {}
+        for name, settings in self.settings.items():  # those above come first
+            found = self.source[name] = self._source(name)
+            self.explored[name] = found if not found or self.kinds[found].explores else self.explored[found]
+            earlier, own = self.begins_with[name], settings.model if name in self.own_models else config.model
+            self.models[name] = self.models[earlier] if earlier else own
+        self.teachers = {name: self._teacher(name) for name in self.parents}
 
     def _with_stages(self, settings: Config) -> Config:
         """Returns settings in which each auxiliary model whose path is the name of an earlier stage is a StageModel."""
@@ -213,8 +228,7 @@ class Recipe:
                 concerned.setdefault(problem, []).append(name)
         return [problem if len(names) == number else problem.of(names) for problem, names in concerned.items()]
 
-    def ancestors(self, name: str) -> list[str]:
-        """Returns every predecessor of a stage, the nearest first."""
+    def _above(self, name: str) -> list[str]:
         found: dict[str, None] = {}
         here = self.parents[name]
         while here:
@@ -223,34 +237,24 @@ class Recipe:
             here = [parent for n in new for parent in self.parents[n]]
         return list(found)
 
-    def begins_with(self, name: str) -> str | None:
-        """Returns the stage whose model is the initial one: the nearest predecessor that trains a policy; if none does,
-        the first direct predecessor, which passes on its own initial model. None: it has its own model, or the
-        run's; a stage that explored with the model of a server passes on none."""
+    def _begins_with(self, name: str) -> str | None:
         if name in self.own_models or not self.parents[name]:
             return None
         first = self.parents[name][0]
-        found = next((n for n in self.ancestors(name) if self.settings[n].makes_policy), first)
+        found = next((n for n in self.ancestors[name] if self.settings[n].makes_policy), first)
         return None if self.settings[found].asks_server and self.kinds[found].explores else found
 
-    def source(self, name: str) -> str | None:
-        """Returns the stage whose experience a stage reads: a stage with mode=score that of the nearest predecessor
-        that explores, an offline stage that of the nearest one that only explores, or that scores such a one."""
+    def _source(self, name: str) -> str | None:
         if self.kinds[name].only_rewards:
-            return next((n for n in self.ancestors(name) if self.kinds[n].explores), None)
-        return next((n for n in self.ancestors(name) if self._only_explored(n)), None)
+            return next((n for n in self.ancestors[name] if self.kinds[n].explores), None)
+        return next((n for n in self.ancestors[name] if self._only_explored(n)), None)
 
     def _only_explored(self, name: str | None) -> bool:
         """Returns whether a stage makes experience of one model: that of a stage that trains meanwhile is of many."""
         kind = self.kinds.get(name)
         if not kind or kind.trains or not kind.makes_experience:
             return False
-        return kind.explores or self._only_explored(self.source(name))
-
-    def explored(self, name: str) -> str | None:
-        """Returns the stage that generated that experience."""
-        found = self.source(name)
-        return self.explored(found) if found and not self.kinds[found].explores else found
+        return kind.explores or self._only_explored(self.source[name])
 
     def one_attempt(self, name: str | None) -> Config:
         """Returns the settings for an attempt: of the named stage, else of the first that explores or evaluates. Raises
@@ -260,36 +264,17 @@ class Recipe:
         able = (one for one, kind in self.kinds.items() if kind.engine)
         return self.settings[name or next(able, next(iter(self.kinds)))]
 
-    def servers(self) -> list[str]:
-        """Returns the stages whose tasks the model of a server answers."""
-        return [name for name, settings in self.settings.items() if settings.asks_server]
-
     def trained(self, name: str) -> list[str]:
         """Returns the predecessors that train a policy, in recipe order."""
-        above = self.ancestors(name)
+        above = self.ancestors[name]
         return [n for n in self.parents if n in above and self.settings[n].makes_policy]
-
-    @cached_property
-    def models(self) -> dict[str, Model]:
-        """The section `model` of each stage's initial model: its own, that of the stage it continues from, or the
-        run's (consistent with pipeline/plan/plan.py)."""
-        found: dict[str, Model] = {}
-        for name, settings in self.settings.items():
-            earlier = self.begins_with(name)
-            own = settings.model if name in self.own_models else self.run.model
-            found[name] = found[earlier] if earlier else own
-        return found
 
     def teacher_stage(self, name: str) -> str | None:
         """Returns the stage above that a stage's `model.teacher_model_path` names; None for a directory."""
         path, names = self.settings[name].model.teacher_model_path, list(self.settings)
         return path if path in names[: names.index(name)] else None
 
-    def teacher(self, name: str) -> Model | None:
-        """Returns the section `model` with the architecture of a stage's teacher; None without a teacher. A stage
-        above that trains keeps the architecture of its initial model.
-
-        Like the initial model it is an input of the stage, so its content, not its path, is part of the identity."""
+    def _teacher(self, name: str) -> Model | None:
         settings = self.settings[name]
         path = settings.model.teacher_model_path
         if not settings.asks_teacher or not path:

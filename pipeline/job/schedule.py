@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ouroboros.pipeline.settings.data import train_places
 from ouroboros.pipeline.settings.train_batch import rows_of_step, train_batch
 from ouroboros.pipeline.store.errors import ConfigError, DataError, Problem
 
@@ -208,7 +207,7 @@ def first_explored(config, step: int) -> int:
 
 def measures(explorer_input) -> bool:
     """Returns whether a training set has a selector that reads the experience of earlier steps."""
-    return any(one.data_selector.reads_rates for _, one in train_places(explorer_input))
+    return any(one.data_selector.reads_rates for _, one in explorer_input.train_places)
 
 
 def _refuse_none(task_count: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, train_places
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN
 from ouroboros.pipeline.store import tables
 from ouroboros.pipeline.store.errors import DataError
 
@@ -29,7 +29,7 @@ def sets_with_paths(buffer) -> Iterator[tuple[str, str, str, Any]]:
 
 def read_train(curated: Path, explorer_input) -> list[tuple[Any, tables.Rows]]:
     """Returns (settings, tasks) of every training set. Raises DataError for one without tasks."""
-    found = [(taskset, _read(curated, taskset, "train", taskset.limit)) for _, taskset in train_places(explorer_input)]
+    found = [(taskset, _read(curated, taskset, "train", taskset.limit)) for _, taskset in explorer_input.train_places]
     for taskset, rows in found:
         if not rows:
             raise DataError(f"taskset '{taskset.name}': {_where(curated, taskset)}, so there is no task to explore. "

@@ -74,14 +74,14 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
 EXPLORING = {"workflows.attempts.pace"}  # what evaluations, which attempt tasks by the same code, never use
 
 
-def code_of(kind: Kind, settings: Config, used: list[tuple[str, Any]]) -> list[Any]:
+def code_of(kind: Kind, settings: Config, used: list[tuple[str, Any]], users: Iterable[str]) -> list[Any]:
     """Returns what a stage's results depend on: a digest of definitions, and default arguments of named functions.
 
-    settings: all of the stage. used: `leaves` of those in its identity.
+    settings: all of the stage. used: `leaves` of those in its identity. users: the functions of the user among them.
     """
+    last = [(own_name(key), name) for key, name in used]
     stops = {part for part, is_used in OPTIONAL.items() if not is_used(settings)}
     stops |= set() if kind.explores else EXPLORING
-    last = [(own_name(key), name) for key, name in used]
     named = [(key, name) for key, name in last if key in NAMED and isinstance(name, str) and ":" not in name
              and not {table.partition(":")[0] for table in NAMED[key][:1]} & stops]
     starts = list(kind.entries)
@@ -93,8 +93,7 @@ def code_of(kind: Kind, settings: Config, used: list[tuple[str, Any]]) -> list[A
     tables = {table for tables in NAMED.values() for table in tables}
     defaults = {f"{key}={name}": made for key, name in named
                 if (made := _defaults(key, name)) or _definitions(key, name)}
-    starts += _behind([*(name for _, name in users_code(used)),
-                       *filter(None, (made.get("environment_class") for made in defaults.values()))])
+    starts += _behind([*users, *filter(None, (made.get("environment_class") for made in defaults.values()))])
     return [digest_definitions(starts, stops | tables, HOME), defaults]
 
 

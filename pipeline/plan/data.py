@@ -7,11 +7,10 @@ read the same data share one `tasks` and one `curate`.
 from collections.abc import Sequence
 
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, TaskFormat, Taskset
+from ouroboros.pipeline.settings.data import AuxiliaryBuffer, ExperienceBuffer, TaskFormat, Taskset, profiled
 from ouroboros.pipeline.settings.images import paths_of_sets
 from ouroboros.pipeline.settings.kinds import SHOWN_ROWS, TASK_ROWS, TEST_ROWS
-from ouroboros.pipeline.settings.profiles import profiled
-from ouroboros.pipeline.settings.row_columns import PLACES, asked_columns
+from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.settings.train_batch import expert_buffer
 from ouroboros.pipeline.store.images import keys
 
@@ -67,10 +66,11 @@ def _asking(stages: Sequence[Config], held_out: bool) -> list[Taskset]:
     """Returns the sets of the first stage, each with the columns that functions of any stage take of its records.
     held_out: the evaluation sets, else the training sets."""
     sources = [settings.buffer.explorer_input for settings in stages]
-    asked = [(one.name, asked_columns(one, source, place)) for source in sources
-             for place, one in PLACES[held_out](source)]
+    sets = [one.eval_places if held_out else one.train_places for one in sources]
+    asked = [(one.name, asked_columns(one, source, place)) for source, several in zip(sources, sets, strict=True)
+             for place, one in several]
     return [one.but("columns", sorted({column for name, several in asked if name == one.name for column in several}))
-            for _, one in PLACES[held_out](sources[0])]
+            for _, one in sets[0]]
 
 
 def _of_pool(sets: Sequence[Taskset], selects: bool) -> Taskset:

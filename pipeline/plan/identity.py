@@ -17,7 +17,7 @@ from ouroboros.pipeline.job.tasksets import HELD
 from ouroboros.pipeline.plan.code import code_of
 from ouroboros.pipeline.settings import changes
 from ouroboros.pipeline.settings.algorithms import facts
-from ouroboros.pipeline.settings.config import Config, environments_of, users_code, walk
+from ouroboros.pipeline.settings.config import Config, users_code, walk
 from ouroboros.pipeline.settings.images import may_have_images, paths_of_sets
 from ouroboros.pipeline.settings.kinds import ASKED, CURATE, LATER, RECIPES, TASKS, Kind, is_below
 from ouroboros.pipeline.settings.rates import OPTIMIZERS, SCHEDULE, TOTALS
@@ -159,15 +159,16 @@ def _content(kind: Kind, settings: Config, in_identity: list[str], upstream: dic
         named = digest_named([*paths_of_sets(settings.buffer, with_images=True), *inputs], root)
         external |= {"named_images": named} if named else {}
     found = list(leaves(used))
-    external |= {name: digest_code(name) for _, name in users_code(found)}
-    environments, served = environments_of(found)
-    external |= {f"{locked.PLACE}/{name}": locked.installed(name, root) for name in environments}
+    users = [name for _, name in users_code(found)]
+    external |= {name: digest_code(name) for name in users}
+    external |= {f"{locked.PLACE}/{name}": locked.installed(name, root) for key, name in found
+                 if key.endswith(locked.ARGUMENT) and isinstance(name, str)}
     if kind.is_online and settings.model.teacher_name and settings.own_teacher:
         external["teacher"] = settings.own_teacher.name  # which model, and that it is no copy
-    if served:
+    if any(value == "verifiers_workflow" for _, value in found):  # a program of ours serves its attempts
         external[locked.PROGRAM.name] = files.hash_file(locked.PROGRAM)
     return {"format": FORMAT, "kind": kind, "settings": _without_defaults(used), "inputs": upstream,
-            "external": external, "code": code_of(kind, settings, found)}
+            "external": external, "code": code_of(kind, settings, found, users)}
 
 
 def _unrewarded(kind: Kind, settings: Config, in_identity: list[str], upstream: dict[str, Any], root: str) -> str:

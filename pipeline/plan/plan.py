@@ -16,7 +16,7 @@ from ouroboros.pipeline.plan import code, hub
 from ouroboros.pipeline.plan.data import data_settings, environments
 from ouroboros.pipeline.plan.identity import Stage, make_stage
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import train_places
+from ouroboros.pipeline.settings.data import profiled
 from ouroboros.pipeline.settings.kinds import (
     CURATE,
     EVALUATE,
@@ -30,7 +30,6 @@ from ouroboros.pipeline.settings.kinds import (
     Kind,
 )
 from ouroboros.pipeline.settings.model import NO_MODEL, TEACHER, Model
-from ouroboros.pipeline.settings.profiles import profiled
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.digests import StageModel
@@ -43,7 +42,8 @@ LIMITS = ("max_prompt_tokens", "max_response_tokens", "max_model_len")  # of seq
 @dataclass(frozen=True)
 class Plan:
     """The stages of one run, in executable order. overrides: which compose its configuration, where they are known.
-    expected: of a check, what its stages will take (pipeline/check/report.py)."""
+    expected: of a check, what its stages will take (pipeline/check/report.py). continued: (stage, words) of each that
+    takes steps of another one, or would but for a reason that is named."""
 
     project: str
     name: str
@@ -52,6 +52,7 @@ class Plan:
     stages: list[Stage]
     overrides: tuple[str, ...] | None = None
     expected: tuple[tuple, ...] = ()
+    continued: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def view(self) -> Path:
@@ -178,7 +179,7 @@ class _Stages:
         given responses are those of its data, so its model answers within those of the first exploring stage after it,
         whose scores are compared with its own."""
         after = (other for other, of in self.recipe.kinds.items()
-                 if of.explores and name in self.recipe.ancestors(other))
+                 if of.explores and name in self.recipe.ancestors[other])
         first = next(after, None) if kind.learns_from_given else None
         if first is None:
             return settings
@@ -191,10 +192,10 @@ class _Stages:
         if kind.evaluates:
             return {}
         if "experience" in kind.reads:
-            source = self.recipe.source(name)
+            source = self.recipe.source[name]
             (explored,) = self.made[source] if source else (self.shared(RECORDED, settings, {}, name),)
             return {"experience": explored} | (self._explored_with(explored) if "tasks" in kind.reads else {})
-        sets = train_places(settings.buffer.explorer_input) if kind.explores else ()
+        sets = settings.buffer.explorer_input.train_places if kind.explores else ()
         measured = [found[0] for _, one in sets for key in one.data_selector.feature_keys if (found := profiled(key))]
         return {"tasks": self.curated(settings, kind.rows, name)} | {
             f"{PROFILE}{stage}": self.made[stage][0] for stage in measured}
@@ -263,7 +264,7 @@ class _Stages:
 
     def _start(self, name: str, settings: Config) -> str:
         """Returns the initial model of a stage: its own, else that of a predecessor, else the run's."""
-        if earlier := self.recipe.begins_with(name):
+        if earlier := self.recipe.begins_with[name]:
             return self.models[earlier]
         if name in self.recipe.own_models:
             return self._model(settings, name)

@@ -69,13 +69,6 @@ def last_scores(run: View) -> list[Score]:
     return tables.read_scores(evaluations[-1], tables.steps_present(evaluations[-1], "scores")[-1])
 
 
-def newest_scores(run: View) -> dict[str, Score]:
-    """Maps each evaluation set to the newest sampled score of a run, be it of a model that is still trained."""
-    return {score.taskset: score for stage in run.stages
-            for step in tables.steps_present(stage.directory, "scores")[-1:]
-            for score in tables.read_scores(stage.directory, step) if score.metric in SAMPLED}
-
-
 def _refuse_unknown(metric: str, found: list[list[Score]]) -> None:
     metrics = sorted({score.metric for scores in found for score in scores})
     if metrics and metric not in metrics:

@@ -49,7 +49,8 @@ def picture(name: str, rows: list[Row], taskset: str) -> dict[str, Any] | None:
     labels = list(rows[0].differs) if rows else []
     if not scored or not labels:
         return None
-    columns = {label: [_hashable(number(row.differs[label])) for row in scored] for label in labels}
+    columns = {label: ["null" if one is None else str(one) if isinstance(one, (list, dict)) else one  # null: lacks it
+                       for one in (number(row.differs[label]) for row in scored)] for label in labels}
     found = [row.scores[taskset] for row in scored]
     scores, share = [(s.value, s.low, s.high) for s in found], not is_reward(found[0].metric)
     few = [label for label in labels if len(set(columns[label])) <= MOST_SERIES]
@@ -63,11 +64,6 @@ def picture(name: str, rows: list[Row], taskset: str) -> dict[str, Any] | None:
     svg = scatter(name, across, columns[across], scores, columns[colour], share)
     return {"taskset": taskset, "svg": svg,
             "legend": [f"{colour}={value}" for value in ordered(columns[colour])]}
-
-
-def _hashable(value: Any) -> Any:
-    """Converts a list or mapping to text; a setting that a run does not have is `null`."""
-    return str(value) if isinstance(value, (list, dict)) else "null" if value is None else value
 
 
 INCHES = (7.6, 3.4)

@@ -196,7 +196,7 @@ def alternatives(run: Path, stage: str, original: Algorithm, overrides: list[str
     config, _ = schema.read(frozen(run), Config)  # settings that are newer than the run have their defaults
     entry = next(entry for entry in entries(config) if entry["stage_name"] == stage)
     recipe, made, problems = Recipe(config), {}, []
-    explorer = recipe.explored(stage) if recipe.kinds[stage].is_offline else stage
+    explorer = recipe.explored[stage] if recipe.kinds[stage].is_offline else stage
     rows = (recipe.settings[explorer], f"stages.{explorer}." if config.stages else "")
     for chosen, differs in axes.points(words) if overrides else ():
         name = axes.point_label(differs) if differs else " ".join(chosen)

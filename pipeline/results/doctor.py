@@ -1,6 +1,7 @@
 """`ouro doctor`: asks the tables of a run the questions of pipeline/results/rules.py, and shows what they find."""
 
 import math
+import operator
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,8 @@ def examine(connection, complete: Collection[str]) -> list[Verdict]:
 def _verdicts(rule: Rule, answer: Answer, complete: Collection[str]) -> list[Verdict]:
     judged = [(stage, dict(zip(answer.columns[1:], values, strict=True))) for stage, *values in answer.rows
               if values[0] is not None and not math.isnan(values[0]) and (not rule.complete or stage in complete)]
-    return [Verdict(rule, FOUND if rule.is_fault(next(iter(evidence.values()))) else HEALTHY, stage, evidence)
+    beyond = operator.lt if rule.under else operator.gt
+    return [Verdict(rule, FOUND if beyond(next(iter(evidence.values())), rule.limit) else HEALTHY, stage, evidence)
             for stage, evidence in judged] or [Verdict(rule, SKIPPED)]
 
 

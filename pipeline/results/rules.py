@@ -31,9 +31,6 @@ class Rule:
     under: bool = False
     complete: bool = False
 
-    def is_fault(self, value: float) -> bool:
-        return value < self.limit if self.under else value > self.limit
-
 
 def _of(table: str) -> str:
     """SQL: the rows of a table, with the names of stages in place of their directories."""

@@ -39,12 +39,6 @@ class SweepView(Shown):
 PLANS = (View.PLAN, SweepView.PLAN)  # either is in every directory under runs/
 
 
-def of_sweep(sweep) -> SweepView:
-    """Returns the view of a sweep, whether launched or not."""
-    return SweepView(f"{sweep.project}/{sweep.name}", sweep.view,
-                     [Entry(view.of_plan(p.plan), p.differs) for p in sweep.points])
-
-
 def open_sweep(path: Path) -> SweepView:
     """Opens the sweep whose directory under runs/ is `path`; points whose run was deleted are left out."""
     kept = files.read_json(path / SWEEP, "`ouro run` with the words of that sweep makes it again.")

@@ -8,7 +8,7 @@ that sampled them, the tables have no times: it is drawn whole. A resumed stage 
 last start.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -26,7 +26,8 @@ TRAINED = f"SELECT stage, step, seconds, {', '.join(TRAINER)} FROM steps ORDER B
 def trace(shown: View) -> dict:
     """Returns a run in the trace event format of Chrome: JSON with times in microseconds since 1970."""
     session = query.session([shown])
-    explored, trained = (_by_stage(query.ask(session, question).rows) for question in (EXPLORED, TRAINED))
+    explored, trained = ({stage: [row[1:] for row in rows] for stage, rows in groupby(
+        query.ask(session, question).rows, key=lambda row: row[0])} for question in (EXPLORED, TRAINED))
     events: list[dict] = []
     for number, stage in enumerate(shown.stages, 1):
         name = Path(stage.directory).name
@@ -41,10 +42,6 @@ def trace(shown: View) -> dict:
                 events += [{"ph": "X", "name": what, "pid": number, "tid": thread, "ts": begin, "dur": microseconds}
                            for what, begin, microseconds in spans]
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"run": shown.run}}
-
-
-def _by_stage(rows: Iterable[Sequence]) -> dict[str, list[Sequence]]:
-    return {stage: [row[1:] for row in found] for stage, found in groupby(rows, key=lambda row: row[0])}
 
 
 def _named(process: int, kind: str, name: str, thread: int = 0) -> list[dict]:

@@ -270,14 +270,10 @@ def shortened(reason: str, room: int) -> list[str]:
     """Shortens an error to at most `room` lines: its first and last ones. Keeps the last line of a traceback."""
     before, trace, after = reason.partition(TRACEBACK)
     if trace:
-        reason = f"{before.strip()}: {_last_error(after)}"
+        ends = (line for line in reversed(after.splitlines()) if re.match(r"[\w.]+(:|$)", line))  # code is indented
+        reason = f"{before.strip()}: {next(ends, '').strip()}"
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     return lines if len(lines) <= room else [*lines[:1], *lines[len(lines) - room + 1 :]]
-
-
-def _last_error(trace: str) -> str:
-    """Returns the end of the traceback; an error may have several lines, and code lines are indented."""
-    return next((line for line in reversed(trace.splitlines()) if re.match(r"[\w.]+(:|$)", line)), "").strip()
 
 
 def _total_steps(directory: Path) -> int | None:

@@ -2,26 +2,17 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from ouroboros.pipeline.settings import truncation
+from ouroboros.pipeline.settings import reward_rules, trainer, truncation
 from ouroboros.pipeline.settings.algorithms import COMPARE, OF_PAIRS, WITH_TEACHER
 from ouroboros.pipeline.settings.arguments.experience import CHANGE_REWARDS
 from ouroboros.pipeline.settings.columns import unweighed_steps
-from ouroboros.pipeline.settings.data import SHOWN, eval_places, train_places
+from ouroboros.pipeline.settings.data import SHOWN
 from ouroboros.pipeline.settings.declared import ADVANTAGES
 from ouroboros.pipeline.settings.remote import UNTOLD
-from ouroboros.pipeline.settings.reward_rules import (
-    asked_models,
-    component_keys,
-    overlong,
-    resampled_by_accuracy,
-    reward_model,
-    rewards,
-)
 from ouroboros.pipeline.settings.setting import Absent
 from ouroboros.pipeline.settings.train_batch import given_batch
-from ouroboros.pipeline.settings.trainer import over_rollout, overlap, partial_rollout, syncs
 from ouroboros.pipeline.store.errors import Problem, nearest
 
 EVAL_SETS = "buffer.explorer_input.eval_tasksets"
@@ -142,7 +133,7 @@ def _named_teacher(c) -> Found:
     elif c.own_teacher.model_path != m.teacher_model_path:
         yield Problem("model.teacher_model_path", f"is not that of the model {name}, which answers for the teacher: "
                       f"{c.own_teacher.model_path}.", "Set both to one.", found=m.teacher_model_path)
-    elif name in set.union(*asked_models(c)):
+    elif name in set.union(*reward_rules.asked_models(c)):
         yield Problem(key, "is asked by a reward function too.", "Give that an entry of explorer.auxiliary_models with "
                       "another name.", found=name)
 
@@ -243,7 +234,7 @@ def images(c) -> Found:
     """What trains on rows of text alone; images within messages are found when the trainer starts."""
     source, pool = c.buffer.explorer_input, c.data_processor.task_pipeline
     read = [c.buffer.trainer_input.experience_buffer.format] if c.kind.learns_from_given else [
-        pool.format if one.path is None else one.format for _, one in train_places(source)]
+        pool.format if one.path is None else one.format for _, one in source.train_places]
     if not c.kind.trains or not any(one.image_key for one in read):
         return
     ranks = c.trainer.ulysses_sequence_parallel_size
@@ -252,6 +243,21 @@ def images(c) -> Found:
                               ("model.teacher_model_path", c.asks_teacher, c.model.teacher_model_path)):
         if asked:
             yield Problem(key, "is for rows of text alone.", "Leave it out, or format.image_key.", found=found)
+
+
+def refusal(config, critic: bool, inputs: Mapping, of_tasks: bool) -> str | None:
+    """Returns why a stage does not train with images. critic: whether it has one; inputs: of the stage, by name;
+    of_tasks: whether tasks have images, else agents alone: ranks then do not know who has some."""
+    trainer = config.trainer
+    lacking = {"trainer.ulysses_sequence_parallel_size is for rows of text alone: needed 1":
+                   trainer.ulysses_sequence_parallel_size > 1,
+               "a critic (algorithm.advantage_fn) reads text alone": critic, "a teacher reads text alone":
+                   "teacher" in inputs,
+               "trainer.zero_stage=3 needs tasks with images; needed 1 or 2": not of_tasks and trainer.zero_stage == 3,
+               "trainer.freeze_vision_tower=false on several ranks needs tasks with images; needed true, or one rank":
+                   not of_tasks and trainer.ranks > 1 and not trainer.freeze_vision_tower}
+    found = [what for what, asked in lacking.items() if asked]
+    return f"there are images, and {found[0]}." if found else None
 
 
 def texts(c) -> Found:
@@ -273,7 +279,7 @@ def texts(c) -> Found:
 
 def sampling_of_sets(c) -> Found:
     """Sets that are trained on have one number of responses, and sample them; no set has longer responses."""
-    for place, one in train_places(c.buffer.explorer_input) if c.kind.explores else ():
+    for place, one in c.buffer.explorer_input.train_places if c.kind.explores else ():
         key, group = f"buffer.explorer_input.{place}", c.algorithm.repeat_times
         if one.repeat_times not in (None, group):
             yield Problem(f"{key}.repeat_times", f"rollouts to train on follow algorithm.repeat_times={group}.",
@@ -284,7 +290,7 @@ def sampling_of_sets(c) -> Found:
                           "train on are sampled by the model: colder ones are identical in a group, and hotter ones "
                           "drawn whatever it knows, so that nothing is learned.", f"Needed {COLDEST} to {HOTTEST}.",
                           found=given)
-    for place, one in (*train_places(c.buffer.explorer_input), *eval_places(c.buffer.explorer_input)):
+    for place, one in c.buffer.explorer_input.places:
         if (one.rollout_args.max_tokens or 0) > c.model.max_response_tokens:
             yield Problem(f"buffer.explorer_input.{place}.rollout_args.max_tokens", "is longer than "
                           f"model.max_response_tokens={c.model.max_response_tokens}, which memory is reserved for.",
@@ -348,7 +354,7 @@ def server(c) -> Found:
     if c.kind.explores:  # truncated sampling is refused there, whatever the server knows of it
         return
     for place, one in [("model", c.model), *((f"buffer.explorer_input.{at}.rollout_args", one.rollout_args)
-                                             for at, one in eval_places(c.buffer.explorer_input))]:
+                                             for at, one in c.buffer.explorer_input.eval_places)]:
         for name, off in UNTOLD.items():
             if (given := getattr(one, name)) not in (None, off):
                 yield Problem(f"{place}.{name}", "is no sampling parameter of OpenAI's interface, so a server would "
@@ -365,5 +371,4 @@ def broken(c) -> Found:
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, taught,
          weighed, whole_matrices, token_budget, sampling_of_training, groups, critic, resampling, passes,
          reference_update, towers, images, texts,
-         sampling_of_sets, pairs, nodes, reward_model, rewards, overlong, resampled_by_accuracy, component_keys,
-         over_rollout, partial_rollout, overlap, syncs, server)
+         sampling_of_sets, pairs, nodes, *reward_rules.RULES, *trainer.RULES, server)

@@ -38,7 +38,6 @@ from ouroboros.pipeline.settings.setting import (
 )
 from ouroboros.pipeline.settings.trainer import Synchronizer, Trainer
 from ouroboros.pipeline.store.errors import Problem
-from ouroboros.pipeline.store.locked import ARGUMENT
 
 __all__ = ["ADVANTAGES", "KL_ESTIMATORS", "POLICY_LOSSES", "REWARDS", "WORKFLOWS", "AuxiliaryModel", "Config", "Init",
            "Lora", "longest_sequence", "resolve_dtype", "walk"]
@@ -164,11 +163,9 @@ class Config(Section):
         Absent."""
         return cls.partial(completed(KINDS[kind], settings))
 
-    def saying(self, keys: Iterable[str]) -> Self:
-        """Returns a copy whose recipe has these keys."""
-        made = self.model_copy()
-        made._said = tuple(keys)
-        return made
+    def say(self, keys: Iterable[str]) -> None:
+        """Sets `said`."""
+        self._said = tuple(keys)
 
     @cached_property
     def kind(self) -> Kind:
@@ -251,10 +248,3 @@ def users_code(found: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:
     return [(INDEX.sub("", key), name) for key, name in found
             if (own_name(key) in USERS_CODE or INDEX.sub("", key).endswith(TOOLS) or OPERATOR.search(key))
             and isinstance(name, str) and ":" in name]
-
-
-def environments_of(found: Iterable[tuple[str, Any]]) -> tuple[list[str], bool]:
-    """Returns the locked environments that settings name, and whether a program of ours serves attempts in one. found:
-    of `leaves`."""
-    return ([name for key, name in found if key.endswith(ARGUMENT) and isinstance(name, str)],
-            any(value == "verifiers_workflow" for _, value in found))

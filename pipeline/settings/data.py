@@ -2,7 +2,6 @@
 
 import re
 from functools import cached_property
-from operator import attrgetter
 from typing import Any
 
 from ouroboros.pipeline.settings import declared
@@ -18,6 +17,8 @@ COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  #
 
 INPUT, PIPELINE = "buffer.explorer_input", "data_processor.task_pipeline"
 SHOWN, EXPERTS = "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers"
+# a feature key that names what an earlier stage measured, in place of a column of records
+PROFILED = re.compile(r"stages\.(.+)\.(avg_at_k|pass_at_k)")
 PATH = ("jsonl or parquet file, a list of them, a directory of them, a dataset of save_to_disk, or one of the Hugging "
         "Face hub, hf://datasets/org/name[@revision][/file or pattern], or tasks of a package, PACKAGE://tasks")
 
@@ -329,10 +330,6 @@ class TrainerInput(Section):
         {}, "buffers by name; sample_strategy_args.sft_dataset_name says which one the strategy mix takes rows from")
 
 
-train_places, eval_places = attrgetter("train_places"), attrgetter("eval_places")  # of a section explorer_input
-tasksets = attrgetter("buffer.explorer_input.places")  # every set of tasks of a stage with these settings
-
-
 def workflow_of(taskset: Taskset, explorer_input: ExplorerInput, place: str) -> str:
     """Returns the workflow for the tasks of a set. place: as in train_places and eval_places."""
     of_all = explorer_input.default_workflow_type
@@ -351,3 +348,9 @@ def reward_functions(taskset: Taskset, explorer_input: ExplorerInput) -> list[st
     """Returns the reward functions of a task set: its own, else those of the section explorer_input."""
     chosen = taskset.default_reward_fn_type or explorer_input.default_reward_fn_type
     return [chosen] if isinstance(chosen, str) else chosen
+
+
+def profiled(key: str) -> tuple[str, str] | None:
+    """Returns stage and column of the table profile that a feature key names; None: it names a column of records."""
+    found = PROFILED.fullmatch(key)
+    return (found[1], found[2]) if found else None

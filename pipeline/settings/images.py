@@ -1,7 +1,5 @@
 """Settings of the environments that agents work in and of building their images; which stages train on pictures."""
 
-from collections.abc import Mapping
-
 from ouroboros.pipeline.settings.kinds import SETS
 from ouroboros.pipeline.settings.setting import Section, setting, values_of
 from ouroboros.pipeline.store.digests import HubPath, below
@@ -31,18 +29,3 @@ def paths_of_sets(buffer, with_images: bool = False) -> list[str]:
 def may_have_images(form) -> bool:
     """Whether records with this format may have images."""
     return form.prompt_type == "messages" or form.image_key is not None
-
-
-def refusal(config, critic: bool, inputs: Mapping, of_tasks: bool) -> str | None:
-    """Returns why a stage does not train with images. critic: whether it has one; inputs: of the stage, by name;
-    of_tasks: whether tasks have images, else agents alone: ranks then do not know who has some."""
-    trainer = config.trainer
-    lacking = {"trainer.ulysses_sequence_parallel_size is for rows of text alone: needed 1":
-                   trainer.ulysses_sequence_parallel_size > 1,
-               "a critic (algorithm.advantage_fn) reads text alone": critic, "a teacher reads text alone":
-                   "teacher" in inputs,
-               "trainer.zero_stage=3 needs tasks with images; needed 1 or 2": not of_tasks and trainer.zero_stage == 3,
-               "trainer.freeze_vision_tower=false on several ranks needs tasks with images; needed true, or one rank":
-                   not of_tasks and trainer.ranks > 1 and not trainer.freeze_vision_tower}
-    found = [what for what, asked in lacking.items() if asked]
-    return f"there are images, and {found[0]}." if found else None

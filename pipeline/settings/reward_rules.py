@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ouroboros.pipeline.settings.algorithms import OF_SCORES
 from ouroboros.pipeline.settings.arguments.answers import REWARDS, WORKFLOWS, OverlongPenalty, tool_arguments
-from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, eval_places, reward_functions, train_places, workflow_of
+from ouroboros.pipeline.settings.data import EXPERTS, SHOWN, reward_functions, workflow_of
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store.errors import Problem, nearest
 
@@ -81,7 +81,7 @@ def resampled_by_accuracy(c) -> Found:
     """Groups are compared by accuracy where a reward function reports it."""
     source = c.buffer.explorer_input
     if c.kind.explores and c.algorithm.max_resample_rounds and c.algorithm.resample_metric == "accuracy":
-        for place, one in train_places(source):
+        for place, one in source.train_places:
             if set(functions := reward_functions(one, source)) <= NO_ACCURACY:
                 yield Problem("algorithm.resample_metric", f"{' and '.join(functions)} of buffer.explorer_input."
                               f"{place} do not say what is solved.", "Name a function with a component `accuracy`, or "
@@ -94,7 +94,7 @@ def component_keys(c) -> Found:
     keys = keys if c.algorithm.advantage.reads_components and isinstance(keys, list) else []
     if not c.kind.learns_from_rollouts or not (keys or weights):
         return
-    for place, one in train_places(c.buffer.explorer_input) if c.kind.explores else ():
+    for place, one in c.buffer.explorer_input.train_places if c.kind.explores else ():
         functions = reward_functions(one, c.buffer.explorer_input)
         made = components_of(one, c.buffer.explorer_input, place)
         if made is None:
@@ -127,8 +127,8 @@ def asked_models(c) -> tuple[set[str | None], set[str | None]]:
 def answered(c) -> list:
     """Returns (place below buffer.explorer_input, set) of the sets that a stage, or the evaluation of its model,
     answers."""
-    source = c.buffer.explorer_input
-    return [*eval_places(source), *(train_places(source) if c.kind.makes_experience else [])]
+    return [(place, one) for place, one in c.buffer.explorer_input.places
+            if place.startswith("eval_") or c.kind.makes_experience]
 
 
 # reward functions that do not report whether a task is solved
@@ -138,7 +138,7 @@ NO_ACCURACY = {name for name, one in REWARDS.items() if not one.reports_accuracy
 def _margins(c) -> Found:
     """Only a reward model has margins of pairs, and no set of tasks or of an expert's rows is read for one."""
     source = c.buffer.explorer_input
-    sets = [(f"buffer.explorer_input.{place}", one) for place, one in (*train_places(source), *eval_places(source))]
+    sets = [(f"buffer.explorer_input.{place}", one) for place, one in source.places]
     sets += [(f"{EXPERTS}.{name}", one) for name, one in c.buffer.trainer_input.auxiliary_buffers.items()]
     for place, one in sets:
         if one.format.margin_key is not None:
@@ -180,7 +180,7 @@ def reward_model(c) -> Found:
 def unrepeatable(c) -> str:
     """Returns why rewards cannot be computed again from stored responses, if so."""
     source = c.buffer.explorer_input
-    for place, one in train_places(source):
+    for place, one in source.train_places:
         workflow = workflow_of(one, source, place)
         if asking := [name for name in reward_functions(one, source) if name in ASKING]:
             return f"{asking[0]} asks a model"
@@ -194,4 +194,7 @@ def repeatable_evaluations(c) -> bool:
     """Returns whether the rewards of evaluations can be computed again: rows of them have one turn, without a mask."""
     source = c.buffer.explorer_input
     return all(workflow_of(one, source, place) == "simple_workflow" and not {*reward_functions(one, source)} & {*ASKING}
-               for place, one in eval_places(source))
+               for place, one in source.eval_places)
+
+
+RULES = (reward_model, rewards, overlong, resampled_by_accuracy, component_keys)

@@ -8,8 +8,6 @@ from ouroboros.pipeline.settings.arguments.binding import bind_reward, bind_work
 from ouroboros.pipeline.settings.arguments.users import provided
 from ouroboros.pipeline.store.signatures import parameters_of
 
-PLACES = (data.train_places, data.eval_places)
-
 
 def asked_columns(taskset: data.Taskset, source: data.ExplorerInput, place: str) -> list[str]:
     """Returns the columns that a set keeps of its records, sorted: those of `columns`, and what its reward functions

@@ -1,7 +1,6 @@
 """The sections `trainer` and `synchronizer`: how weights are trained, and how they reach the explorer."""
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 from ouroboros.pipeline.settings.algorithm import Critic
@@ -173,6 +172,17 @@ def must_overlap(config: Any) -> bool:
     return may_overlap(config) and at(config, "trainer.overlap") is True
 
 
+def compares_routings(config) -> bool:
+    """Returns whether the engine of a stage says the experts of each sampled token, of a model that has experts. vLLM
+    reserves memory for that, so it does where they are replayed."""
+    replays = at(config, "algorithm.enable_router_replay")  # None: no setting of this stage
+    if replays is None or not config.kind.is_online:
+        return False
+    engine = config.explorer.rollout_model.engine_type
+    return (replays or engine == "transformers") and (
+        config.algorithm.sample_strategy != "mix" and not config.explorer.partial_rollout)
+
+
 class Synchronizer(Section):
     acts = "never"
     sync_method: str = setting("checkpoint", "weights go through files", choices=("checkpoint",))
@@ -199,11 +209,6 @@ class Synchronizer(Section):
                                        "where the deltas since it have become larger than it", ge=1, how=True)
     keep: str = setting("last", "versions that stay on disk; last: those that the explorer still needs; anchors: also "
                         "those written whole; all: every one", choices=("last", "anchors", "all"), how=True)
-
-    @cached_property
-    def is_driven(self) -> bool:
-        """Returns whether weights are handed over when one side says so."""
-        return self.sync_style != "fixed"
 
 
 def publishes_deltas(config: Any, dtype: str) -> bool:
@@ -260,7 +265,7 @@ def syncs(c) -> Iterator[Problem]:
     style, bound = c.synchronizer.sync_style, c.synchronizer.max_staleness
     if not c.kind.is_online:
         return
-    if not c.synchronizer.is_driven:
+    if not is_driven(c):
         if bound is not None:
             yield Problem("synchronizer.max_staleness", f"with synchronizer.sync_style={style}, by which the step "
                           "numbers say how old rollouts are.", "Leave it out, or set trainer_driven or "
@@ -269,3 +274,6 @@ def syncs(c) -> Iterator[Problem]:
     if c.mode != "both" and not (c.mode == "colocate" and c.trainer.overlap is True):
         yield Problem("synchronizer.sync_style", f"with mode={c.mode}, where the two sides may take turns, so neither "
                       "says when.", "Set mode=both, or mode=colocate with trainer.overlap=true, or fixed.", found=style)
+
+
+RULES = (over_rollout, partial_rollout, overlap, syncs)

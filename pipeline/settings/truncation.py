@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from ouroboros.pipeline.settings.algorithms import facts
-from ouroboros.pipeline.settings.data import train_places
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store.errors import Problem
 
@@ -18,7 +17,7 @@ def truncations(config) -> dict[str, dict[str, Any]]:
     """Maps training sets that are sampled from truncated distributions to top_p, top_k and min_p. Keys: the prefix of
     the settings: `model`, or the rollout_args of the set."""
     made = {}
-    for place, one in train_places(config.buffer.explorer_input):
+    for place, one in config.buffer.explorer_input.train_places:
         own = {name: getattr(one.rollout_args, name) for name in UNCUT}
         chosen = {name: getattr(config.model, name) if value is None else value for name, value in own.items()}
         of_model = all(value is None for value in own.values())

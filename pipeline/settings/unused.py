@@ -8,6 +8,7 @@ from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.declared import POLICY_LOSSES
 from ouroboros.pipeline.settings.reward_rules import asked_models
 from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.settings.trainer import is_driven
 
 OF_A_CRITIC = ("trainer.critic", "trainer.critic_warmup", "model.critic_model_path")
 REFERENCE = "trainer.reference_update"
@@ -42,7 +43,7 @@ def switched_off(settings: Config) -> list[str]:
             *([] if settings.algorithm.max_resample_rounds else ["algorithm.resample_metric"]),
             *(f"algorithm.rollout_correction.{name}" for name in ("mode", "threshold")
               if settings.algorithm.rollout_correction.level == "none"),
-            *(["synchronizer.sync_offset"] if settings.synchronizer.is_driven else []),
+            *(["synchronizer.sync_offset"] if is_driven(settings) else []),
             *([REFERENCE] if settings.trainer.reference_update.interval is None else [])]
 
 

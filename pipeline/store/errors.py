@@ -30,7 +30,9 @@ class Problem(str):
     def __new__(cls, key: str = "", needed: str = "", do: str = "", *, found: Any = UNSAID,
                 stages: Sequence[str] = (), file: str | None = None, line: int | None = None):
         concerned = f"stage{'s' * (len(stages) > 1)} {', '.join(map(repr, stages))}" if stages else ""
-        subject = key if found is UNSAID else f"{key}={_cut(shown(found))}"
+        value = "" if found is UNSAID else shown(found)
+        cut = value if len(value) <= LONGEST else f"{value[:LONGEST]}… ({len(value):,} characters)"
+        subject = key if found is UNSAID else f"{key}={cut}"
         place = f" ({file}, line {line})" if line else f" ({file})" if file else ""
         do = do.strip()
         text = f"{': '.join(filter(None, (concerned, subject, needed)))} {do}".strip() + place
@@ -78,10 +80,6 @@ def wrong_type(value: Any, needed: str, key: str) -> Problem:
     kinds = {type(None): "null", dict: "a mapping", list: "a list", bool: str(value).lower()}
     found = f"the text {str(value)!r}" if isinstance(value, str) else kinds.get(type(value), value)
     return Problem(key, f"needed {needed}, found {found}.")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
 
 
 def shortened(text: str) -> str:

@@ -166,13 +166,8 @@ class _Album:
     def _read(self, group: int) -> dict[str, bytes]:
         return dict(zip(*self._file.read_row_group(group, ["hash", "data"]).to_pydict().values(), strict=True))
 
-    def bytes_of(self, name: str) -> bytes:
-        return self.group(self.groups[name])[name]
 
-
-@lru_cache(maxsize=8)
-def _album(path: str) -> _Album:
-    return _Album(path)
+_album = lru_cache(maxsize=8)(_Album)
 
 
 def pixels(picture: Picture):
@@ -193,7 +188,8 @@ def _format(image) -> str:
 def _bytes(picture: Picture) -> bytes:
     loose = Path(picture.file) / picture.hash
     try:
-        return loose.read_bytes() if loose.exists() else _album(picture.file).bytes_of(picture.hash)
+        album = None if loose.exists() else _album(picture.file)
+        return album.group(album.groups[picture.hash])[picture.hash] if album else loose.read_bytes()
     except (OSError, KeyError) as error:
         raise DataError(f"{picture.file} has no image {picture.hash}: it was deleted, or is of other tasks. Delete the "
                         "stage's directory and run it again.") from error

@@ -25,7 +25,9 @@ def write(stage: Path, step: int, found: Mapping[str, np.ndarray]) -> None:
     numbers of experts."""
     def to(path: Path) -> None:
         with open(path, "wb") as file:
-            np.savez_compressed(file, **{name: _small(experts) for name, experts in found.items()})
+            np.savez_compressed(file, **{
+                name: experts.astype(np.uint8 if experts.max(initial=0) < 256 else np.uint16)
+                for name, experts in found.items()})
 
     if found:
         files.write_atomic(file_of(stage, step), to)
@@ -48,7 +50,3 @@ def forget_before(stage: Path, step: int) -> None:
     for number in tables.steps_present(stage, "experience"):
         if number < step:
             file_of(stage, number).unlink(missing_ok=True)
-
-
-def _small(experts: np.ndarray) -> np.ndarray:
-    return experts.astype(np.uint8 if experts.max(initial=0) < 256 else np.uint16)

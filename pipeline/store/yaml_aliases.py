@@ -37,13 +37,10 @@ def single_node(loader: yaml.SafeLoader, told: str) -> yaml.Node | None:
         raise ConfigError(f"{told}: mappings and lists nest too deep; needed at most {DEEPEST} within one "
                           "another.") from error
     if added > MOST:
-        raise ConfigError(f"{told}: its aliases (*name) repeat {_about(added)} values; needed at most {MOST:,}. Write "
+        about = f"{added:,}" if added < 10**9 else "billions of"
+        raise ConfigError(f"{told}: its aliases (*name) repeat {about} values; needed at most {MOST:,}. Write "
                           "the few that are meant in their place.")
     return node
-
-
-def _about(count: int) -> str:
-    return f"{count:,}" if count < 10**9 else "billions of"
 
 
 def _values(node: yaml.Node, counted: dict[int, int], depth: int = 0) -> int:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from ouroboros.pipeline.job.context import Context
-from ouroboros.pipeline.settings.data import train_places
 from ouroboros.pipeline.settings.train_batch import groups_of_step
 from ouroboros.pipeline.settings.truncation import is_truncated
 from ouroboros.stages.explorer.over_rollout import FirstComplete
@@ -45,7 +44,7 @@ class Groups:
         self.answering = engine  # of the attempts; judges ask the engine itself
         self.repeats = config.algorithm.repeat_times
         self.samplings = {one.name: _of_training(Sampling.of_set(config.model, one.rollout_args))
-                          for _, one in train_places(config.buffer.explorer_input)}
+                          for _, one in config.buffer.explorer_input.train_places}
         self.greedy = config.algorithm.greedy_baseline
         self.concurrency = concurrency_of(config.explorer)  # keeps what it learnt from step to step
         timeout = config.explorer.dynamic_timeout

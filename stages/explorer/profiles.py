@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.job.tasksets import PROFILE
-from ouroboros.pipeline.settings.profiles import profiled
+from ouroboros.pipeline.settings.data import profiled
 from ouroboros.pipeline.store import records, sessions, tables
 
 Rates = dict[str, dict[tuple[str, str], dict[str, Any]]]  # stage -> set and task_id -> its row

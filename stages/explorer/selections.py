@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from ouroboros.pipeline.job.selection import Selector, redraw, select
-from ouroboros.pipeline.settings.data import SELECTORS
-from ouroboros.pipeline.settings.profiles import profiled
+from ouroboros.pipeline.settings.data import SELECTORS, profiled
 from ouroboros.pipeline.store import records, tables
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.stages.explorer.profiles import Rates, rate_of

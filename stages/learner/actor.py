@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ouroboros.pipeline.settings.config import longest_sequence
-from ouroboros.pipeline.settings.routing import compares_routings
 from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.settings.trainer import compares_routings
 from ouroboros.pipeline.store.errors import StageError
 from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.stages.learner.engine import policy

@@ -12,7 +12,6 @@ from starlette.testclient import TestClient
 from ouroboros.commands import cli
 from ouroboros.commands.web.app import App
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.data import eval_places
 from ouroboros.pipeline.settings.setting import Absent
 from ouroboros.pipeline.store import files
 
@@ -81,8 +80,8 @@ def test_settings_that_are_newer_are_at_their_defaults_and_others_absent(root):
     assert opened["rft"].data_processor.experience_pipeline.operators == []
     assert opened["rft"].trainer.reference_update.mix == 1.0
     for kind in ("evaluate", "rft"):  # whose stage watches them
-        assert [(one.columns, one.format.image_key) for _, one in eval_places(
-            opened[kind].buffer.explorer_input)] == [([], None)]
+        assert [(one.columns, one.format.image_key) for _, one in
+                opened[kind].buffer.explorer_input.eval_places] == [([], None)]
     with pytest.raises(Absent):
         opened["evaluate"].trainer.reference_update  # noqa: B018
 

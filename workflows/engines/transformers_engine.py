@@ -13,7 +13,7 @@ import numpy as np
 
 from ouroboros.pipeline.settings.config import resolve_dtype
 from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
-from ouroboros.pipeline.settings.routing import compares_routings
+from ouroboros.pipeline.settings.trainer import compares_routings
 from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.engines.guided import Masks
 from ouroboros.workflows.engines.host_weights import HostWeights

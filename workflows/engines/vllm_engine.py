@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ouroboros.pipeline.settings.config import longest_sequence, resolve_dtype
-from ouroboros.pipeline.settings.routing import compares_routings
+from ouroboros.pipeline.settings.trainer import compares_routings
 from ouroboros.pipeline.settings.truncation import truncates
 from ouroboros.pipeline.store.errors import ConfigError, StageError, SyncError
 from ouroboros.pipeline.store.pictures import Picture, pixels

@@ -12,10 +12,9 @@ from click.shell_completion import CompletionItem, get_completion_class, shell_c
 
 from ouroboros.commands.agent_commands import debug, serve
 from ouroboros.commands.config_commands import OVERRIDES, PATH, config, import_, stages
-from ouroboros.commands.environment_commands import env
 from ouroboros.commands.process_commands import logs, status, stop, timeline
 from ouroboros.commands.result_commands import compare, doctor, replay, report, reward, sql, tree
-from ouroboros.commands.store_commands import evaluate, export, fetch, gc, note, studio, verify, view, weights
+from ouroboros.commands.store_commands import env, evaluate, export, fetch, gc, note, studio, verify, view, weights
 from ouroboros.pipeline.store.errors import OuroError, message, shortened
 from ouroboros.pipeline.store.secret_names import conceal_secrets
 

@@ -16,8 +16,8 @@ from ouroboros.pipeline.job.schedule import Schedule, rft_schedule
 from ouroboros.pipeline.job.syncs import Unasked, syncs_of
 from ouroboros.pipeline.job.tasksets import read_train
 from ouroboros.pipeline.job.waiting import wait_for
-from ouroboros.pipeline.settings.routing import compares_routings
 from ouroboros.pipeline.settings.train_batch import train_batch
+from ouroboros.pipeline.settings.trainer import compares_routings
 from ouroboros.pipeline.settings.truncation import is_truncated
 from ouroboros.pipeline.store import records, routings, tables
 from ouroboros.pipeline.store.errors import DataError, StageError, nearest

@@ -83,7 +83,7 @@ def plan(run, monkeypatch):
                              config=composed(), trunk={})
              for s in run.stages]
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config=composed(),
-                           expected=(),
+                           expected=(), continued=(),
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
     monkeypatch.setattr(snakefile, "make_checked_plan", lambda overrides, plan_of=None: made)

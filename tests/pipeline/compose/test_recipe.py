@@ -27,10 +27,10 @@ def test_an_offline_stage_trains_on_what_the_nearest_stage_before_it_explored():
         {"stage_name": "a", "mode": "explore"}, {"stage_name": "sft", **SFT}, {"stage_name": "b", "mode": "explore"},
         {"stage_name": "offline", "mode": "train"}, {"stage_name": "other", "mode": "train", "after": ["sft"]},
         {"stage_name": "none", "mode": "train", "after": []})
-    assert line.explored("offline") == "b"
-    assert line.explored("other") == "a"
-    assert line.explored("none") is None
-    assert line.ancestors("offline") == ["b", "sft", "a"]
+    assert line.explored["offline"] == "b"
+    assert line.explored["other"] == "a"
+    assert line.explored["none"] is None
+    assert line.ancestors["offline"] == ["b", "sft", "a"]
 
 
 def test_what_is_evaluated_is_what_was_trained_before_in_the_order_of_the_recipe():
@@ -50,7 +50,7 @@ def test_a_stage_begins_with_the_nearest_model_that_was_trained():
         {"stage_name": "near", "after": ["look", "sft"]}, {"stage_name": "far", "after": "look"},
         {"stage_name": "seen", "mode": "explore", "after": []}, {"stage_name": "blind", "after": "seen"},
         {"stage_name": "own", "after": "near", "model": {"model_path": "x"}})
-    begun = {name: line.begins_with(name) for name in line.kinds}
+    begun = {name: line.begins_with[name] for name in line.kinds}
     assert begun == {"old": None, "sft": None, "look": "old", "near": "sft", "far": "old", "seen": None,
                      "blind": "seen", "own": None}
 
@@ -58,7 +58,7 @@ def test_a_stage_begins_with_the_nearest_model_that_was_trained():
 def test_what_after_names_and_is_not_there_stands_before_nobody():
     line = recipe({"stage_name": "a", "after": ["b"], **SFT}, {"stage_name": "b", "after": {"a": 1}})
     assert line.parents == {"a": [], "b": []}
-    assert line.begins_with("a") is None
+    assert line.begins_with["a"] is None
 
 
 def test_a_run_in_mode_bench_is_its_recipe_with_a_bench_behind_it():
@@ -74,7 +74,7 @@ def test_a_run_in_mode_bench_is_its_recipe_with_a_bench_behind_it():
 def test_where_two_stages_have_one_name_none_stands_before_itself(line):
     """The name of the first and that of the last are the same: the one that a mode adds, or one given twice."""
     first = line.run.stages[0]["stage_name"]
-    assert (line.ancestors(first), line.begins_with(first)) == ([], None)
+    assert (line.ancestors[first], line.begins_with[first]) == ([], None)
     assert len(line.models) == len(line.kinds)
 
 
@@ -83,5 +83,5 @@ def test_many_ways_to_a_stage_are_one():
     The nearest of them, both of layer 29, come first."""
     layers = [{"stage_name": f"{side}{layer}", "after": [f"{s}{layer - 1}" for s in "ab"] if layer else []}
               for layer in range(30) for side in "ab"]
-    found = recipe(*layers, {"stage_name": "last", "after": ["a29", "b29"]}).ancestors("last")
+    found = recipe(*layers, {"stage_name": "last", "after": ["a29", "b29"]}).ancestors["last"]
     assert (len(found), found[:4]) == (60, ["a29", "b29", "a28", "b28"])

@@ -92,9 +92,8 @@ def test_a_damaged_file_is_named_whatever_duckdb_says(rft, capsys):
 
 def test_a_damaged_plan_is_said_to_be_made_again(tmp_path):
     place = FakeRun(tmp_path).view()
-    planned = SimpleNamespace(view=place)
-    assert outcome.damaged_plans(planned) == []
-    (line,) = outcome.damaged_plans(SimpleNamespace(view=flip(place / "plan.json").parent))
+    assert outcome.damaged_plans([SimpleNamespace(view=place)]) == []
+    (line,) = outcome.damaged_plans([SimpleNamespace(view=flip(place / "plan.json").parent)])
     assert str(place / "plan.json") in line
     assert "Delete" not in line
 

@@ -12,7 +12,7 @@ import yaml
 
 from ouroboros.commands.bridges.source import Given
 from ouroboros.commands.bridges.tables import said
-from ouroboros.commands.bridges.translation import SETTINGS, Entry, Translation, Unread, cut_to_limit, lines_of
+from ouroboros.commands.bridges.translation import SETTINGS, Entry, Translation, cut_to_limit, lines_of
 from ouroboros.commands.bridges.translation import Path as Place
 from ouroboros.pipeline.check.judge import judged
 from ouroboros.pipeline.check.named_functions import wrong_references
@@ -84,7 +84,8 @@ def _place(made: Translation, arguments) -> tuple[Path, str]:
 def write(translation: Translation, account: str) -> str:
     """Returns the text of the recipe. account: how many keys became what, in one line."""
     notes = [translation.incomplete, f"From {translation.source}: {account}.",
-             *(_unknown(unread) for unread in translation.unknown), *translation.chosen, *translation.asked]
+             *(f"unknown: {', '.join(one.to)} ({typed(f'{one.given.key}={one.given.value}')}): {one.why}."
+               for one in translation.unknown), *translation.chosen, *translation.asked]
     if translation.left_out:
         notes.append(f"Left out: {', '.join(dict.fromkeys(given.key for given, _ in translation.left_out))}.")
     head = ["# @package _global_", *(line for note in filter(None, notes) for line in _comment(note))]
@@ -93,10 +94,6 @@ def write(translation: Translation, account: str) -> str:
     order = sorted(tree, key=lambda name: sections.index(name) if name in sections else len(sections))
     body = [line for name in order for line in _lines({name: tree[name]}, 0)]
     return "\n".join([*head, *(body or ["{}"])]) + "\n"
-
-
-def _unknown(unread: Unread) -> str:
-    return f"unknown: {', '.join(unread.to)} ({typed(f'{unread.given.key}={unread.given.value}')}): {unread.why}."
 
 
 def value_text(value: Any) -> str:

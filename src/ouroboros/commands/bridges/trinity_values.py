@@ -49,11 +49,6 @@ def of_value(general: str, given: Given, values: dict[Path, Any]) -> str | None:
     return without_critic(general, path, values)
 
 
-def is_nothing(given: Given) -> bool:
-    """Returns whether a value means unset: quoted None, or an empty text for our settings."""
-    return given.value == "None" or (given.value == "" and guide.general(given.key) in SETTINGS)
-
-
 def names_of_rewards(values: dict[Path, Any]) -> set[str]:
     """Returns the workflows and reward functions that a source names, and the columns whose rows name some."""
     return {str(value) for path, value in values.items() if value is not None and (

@@ -96,9 +96,11 @@ def remark(plan: "Plan | Sweep", extra: list[str], profile: str | None, multirun
     from ouroboros.pipeline.check.report import warn
     from ouroboros.pipeline.plan import hub
 
-    for one in hub.plans_of(plan) if update_hub else ():
+    plans = hub.plans_of(plan)
+    for one in plans if update_hub else ():
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
-    for line in [*outcome.damaged_plans(plan), *outcome.continued(plan)]:
+    there = dict.fromkeys(f"{name}: {words}" for one in plans for name, words in one.continued)
+    for line in [*outcome.damaged_plans(plans), *there]:
         print(f"ouro: {line}")
     for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, [*extra, profile or ""])]:
         warn(line)
@@ -112,13 +114,13 @@ def anew(words: list[str], planned) -> list[str]:
 
     words: those that made it, without a second one for a key.
     """
-    from ouroboros.commands.run import outcome
+    from ouroboros.pipeline.plan import hub
 
     if all(stage.config.continue_from_checkpoint for stage in planned.stages):
         return words
     new = {"continue_from_checkpoint": "true"}  # the printed command goes on with the new run
     if any((Path(stage.directory) / "stage.log").exists() for stage in planned.stages
-           if stage.kind.trains or stage.kind.explores) or outcome.continued(planned):
+           if stage.kind.trains or stage.kind.explores) or any(one.continued for one in hub.plans_of(planned)):
         new["repetition"] = time.strftime("%Y%m%d%H%M%S")
         if planned.view.exists():
             new["name"] = f"{planned.name}_{new['repetition']}"

@@ -6,12 +6,10 @@ import subprocess
 from pathlib import Path
 
 from ouroboros.commands.run.sweep import Sweep
-from ouroboros.pipeline.job import trunks
 from ouroboros.pipeline.job.context import our_environment
-from ouroboros.pipeline.plan.hub import plans_of
 from ouroboros.pipeline.plan.identity import settings_of
-from ouroboros.pipeline.results import learnt, sweep_view, view
-from ouroboros.pipeline.results.sweep_view import SweepView
+from ouroboros.pipeline.results import learnt, view
+from ouroboros.pipeline.results.sweep_view import Entry, SweepView
 from ouroboros.pipeline.results.view import View
 from ouroboros.pipeline.settings.kinds import REPORT
 from ouroboros.pipeline.store import files, launch
@@ -20,7 +18,10 @@ from ouroboros.pipeline.store.errors import StageError
 
 def of(planned) -> View | SweepView:
     """Returns the view of a plan or sweep, whether launched or not."""
-    return sweep_view.of_sweep(planned) if isinstance(planned, Sweep) else view.of_plan(planned)
+    if not isinstance(planned, Sweep):
+        return view.of_plan(planned)
+    return SweepView(f"{planned.project}/{planned.name}", planned.view,
+                     [Entry(view.of_plan(point.plan), point.differs) for point in planned.points])
 
 
 def conclude(shown: View | SweepView) -> str:
@@ -59,15 +60,10 @@ def made_again(planned) -> list[str]:
     return [f"re-runs because code, table format or a file changed: {', '.join(names)}"] if names else []
 
 
-def continued(planned) -> list[str]:
-    """Returns a line for each stage that takes steps of another one, or would but for a reason that is named."""
-    return [f"{stage.name}: {words}" for stage in planned.stages if (words := trunks.continued(stage))]
-
-
-def damaged_plans(planned) -> list[str]:
+def damaged_plans(plans) -> list[str]:
     """Returns a line for each run whose plan.json is damaged: it is made again from the recipe."""
     lines = []
-    for path in (one.view / View.PLAN for one in plans_of(planned)):
+    for path in (one.view / View.PLAN for one in plans):
         try:
             files.read_json(path) if path.exists() else {}
         except StageError as error:

@@ -119,14 +119,10 @@ def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
     for line in _with_points(lines_of_points):
         warn(line)
     _refuse(plans, chosen)
-    points = [Point(o, differs, replace(plan, overrides=_as_run(o, plan.name)))
+    points = [Point(o, differs, replace(plan, overrides=(  # quotes: the name is safe in them (axes.name_of)
+        *(word for word in o if axes.key_of(word) != "name"), f"name='{plan.name}'")))
               for (o, differs), plan in zip(chosen, plans, strict=True)]
     return Sweep(project, name, root, points)
-
-
-def _as_run(overrides: Sequence[str], name: str) -> tuple[str, ...]:
-    """Returns the overrides that compose a point by itself. Its name is safe in quotes (axes.name_of)."""
-    return (*(word for word in overrides if axes.key_of(word) != "name"), f"name='{name}'")
 
 
 def _counted(results: Iterable, number: int, what: str) -> Iterator:

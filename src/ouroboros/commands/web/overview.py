@@ -45,8 +45,9 @@ def table(root: Path) -> list[dict[str, Any]]:
     known = [one for one in shown if (one.path / "config.yaml").exists()]
     differs = dict(zip((one.run for one in known), compare.what_differs([], known), strict=True))
     return [_brief(one) | _notes(one) | {"settings": differs.get(one.run, {}), "scores": {
-        taskset: {name: getattr(score, name) for name in ("metric", "value", "low", "high")}
-        for taskset, score in compare.newest_scores(one).items()}} for one in shown]
+        score.taskset: {name: getattr(score, name) for name in ("metric", "value", "low", "high")}
+        for stage in one.stages for step in tables.steps_present(stage.directory, "scores")[-1:]
+        for score in tables.read_scores(stage.directory, step) if score.metric in compare.SAMPLED}} for one in shown]
 
 
 def _notes(run: View) -> dict[str, Any]:
