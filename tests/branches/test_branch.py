@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import equality
 from ouroboros.pipeline.job import segments, selection
-from ouroboros.pipeline.results import equality
 from ouroboros.pipeline.settings import changes
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store import files

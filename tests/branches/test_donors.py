@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import equality
 from ouroboros.pipeline.job import taking, trunks
 from ouroboros.pipeline.job.context import open_stage
-from ouroboros.pipeline.results import equality
 from ouroboros.pipeline.store import checkpoints, files, tables, versions
 from ouroboros.pipeline.store.errors import StageError
 from tests.branches.conftest import TASKS, count_of_adam

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
+from benchmarks import equality
 from ouroboros.operators.generate import GENERATORS
 from ouroboros.pipeline.job import rewarding
 from ouroboros.pipeline.job.activity import Activity
-from ouroboros.pipeline.results import equality
 from ouroboros.pipeline.store import files, launch, records
 from ouroboros.pipeline.store.errors import StageError
 from ouroboros.stages import rewarded_again

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ouroboros.pipeline.results import equality
+from benchmarks import equality
 from ouroboros.pipeline.store import files
 from tests.branches.conftest import TASKS, parts_from
 from tests.toy.conftest import table

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ouroboros.operators.catalogue import FAMILIES, page
+from benchmarks.catalogue import FAMILIES, page
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 
 
 def test_the_page_is_up_to_date():
-    """Otherwise: everything from the heading on is to be what `python -m ouroboros.operators.catalogue` prints."""
+    """Otherwise: everything from the heading on is to be what `python -m benchmarks.catalogue` prints."""
     begin = PAGE.index("## Algorithms by type")
     assert PAGE[begin:] == page()
 

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from ouroboros.pipeline.results import equality
+from benchmarks import equality
 from ouroboros.pipeline.store import checkpoints, files, tables
 from tests.toy.conftest import REPOSITORY
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ouroboros.pipeline.results import equality, findings
+from benchmarks import equality
+from ouroboros.pipeline.results import findings
 from ouroboros.pipeline.store import files, records, tables
 from tests.factories import row
 

@@ -1,4 +1,4 @@
-"""Generates the second half of docs/algorithms.md: `python -m ouroboros.operators.catalogue`.
+"""Generates the second half of docs/algorithms.md: `python -m benchmarks.catalogue`.
 
 Names come from the tables, arguments and defaults from classes or signatures, texts from the docstrings, so the page
 always matches the code. A test compares them.
