@@ -8,6 +8,7 @@ that agents show the model are files until the rows of their step are complete, 
 import base64
 import hashlib
 import io
+import threading
 import warnings
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ouroboros.pipeline.store.records import Picture as Record
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_PIXELS = 89_478_485  # PIL's bound, beyond which it warns of a decompression bomb
+MOST_TOGETHER, MOST_PIXELS_TOGETHER = 256, 4 * MOST_PIXELS  # different images of a request, and their pixels
 GROUP_BYTES = 4 << 20  # of a row group, the unit of reading
 DIGITS = 32  # of a hash
 
@@ -36,9 +38,13 @@ class Broken(DataError):
     """Bytes that are no image for a model; the message says why."""
 
 
+class Lacking(DataError):
+    """A table without the image."""
+
+
 def named(found: Iterable[str] | None, directory: Path, shown: Path | None = None) -> tuple[Picture, ...]:
     """Images by their hashes, in a row of a task or of experience. directory: of the stage with its tasks. shown: the
-    file of its step with those of agents, if there are any."""
+    file of its step with those of agents, if there are any. Raises DataError where that is damaged."""
     file = str(Path(directory) / tables.LOCATIONS["pictures"])
     own = _album(str(shown)).groups if shown and shown.exists() else ()
     return tuple(Picture(str(shown) if one in own else file, one) for one in found or ())
@@ -71,9 +77,18 @@ def of_text(text: str, others: str = "") -> bytes:
     raise Broken(f"an image from {text[:60]!r}; needed data:image/png;base64,…{others}: addresses are not read")
 
 
-def opened(data: bytes):
-    """An image as PIL reads it. Raises Broken for what is none, moves, has more than MOST_PIXELS, or is grey of more
-    than 8 bits."""
+def require_few(images: Collection[bytes]) -> None:
+    """Raises Broken for more images, or more pixels by their headers, than are decoded for a request."""
+    if len(images) > MOST_TOGETHER:
+        raise Broken(f"the request has {len(images)} different images; needed at most {MOST_TOGETHER}")
+    headers = map(partial(opened, whole=False), images)
+    if (found := sum(one.width * one.height for one in headers)) > MOST_PIXELS_TOGETHER:
+        raise Broken(f"the images of the request have {found:,} pixels; needed at most {MOST_PIXELS_TOGETHER:,}")
+
+
+def opened(data: bytes, whole: bool = True):
+    """An image as PIL reads it; whole: decoded, else its header alone. Raises Broken for what is none, moves, has more
+    than MOST_PIXELS, or is grey of more than 8 bits."""
     from PIL import Image, ImageFile, UnidentifiedImageError
 
     ImageFile.LOAD_TRUNCATED_IMAGES = False  # Data-Juicer sets it
@@ -87,7 +102,8 @@ def opened(data: bytes):
             raise Broken(f"the image has {image.n_frames} frames; needed one that does not move")
         if image.mode[0] in "IF":  # I, I;16 and F, which PIL clips at 255
             raise Broken(f"the image has pixels of mode {image.mode}; needed at most 8 bits a channel")
-        image.load()
+        if whole:
+            image.load()
     except UnidentifiedImageError:
         raise Broken(f"{len(data)} bytes that are no image; needed one of {', '.join(FORMATS)}") from None
     except Broken:
@@ -120,22 +136,27 @@ class Kept:
         """place: a directory for their files until then; None: images are looked at, and not stored. refusal: why none
         is taken."""
         self.place, self._refusal, self._records = place, refusal, {}
+        self._lock = threading.Lock()  # a thread may keep one while another writes
 
     def keep(self, data: bytes) -> str:
         """Its hash. Raises Broken."""
-        if self._refusal:
-            raise Broken(self._refusal)
         name = hashlib.sha256(data).hexdigest()[:DIGITS]
-        if name not in self._records:
-            image = opened(data)
-            if self.place:
-                self.place.mkdir(exist_ok=True)
-                (self.place / name).write_bytes(data)
-            self._records[name] = Record(name, _format(image), image.width, image.height, b"")
+        with self._lock:
+            if self._refusal:
+                raise Broken(self._refusal)
+            if name not in self._records:
+                image = opened(data)
+                if self.place:
+                    self.place.mkdir(exist_ok=True)
+                    (self.place / name).write_bytes(data)
+                self._records[name] = Record(name, _format(image), image.width, image.height, b"")
         return name
 
     def write(self, stage: Path, step: int | None = None, names: Collection[str] = ()) -> None:
-        """Writes the table of a stage, or of a step those of its rows; without images there is none."""
+        """Writes the table of a stage, or of a step those of its rows; without images there is none. No image is taken
+        after it: of an attempt that was not waited for."""
+        with self._lock:
+            self._refusal = "the step of this attempt is complete"
         if chosen := self._records if step is None else sorted(names):
             tables.write_groups(_table(stage, step), Record, self._groups(chosen))
         files.remove_tree(self.place)  # also what a killed process left there
@@ -153,18 +174,16 @@ class Kept:
 
 
 class _Album:
-    """A table of images, read a group at a time."""
+    """A table of images, read a group at a time. Raises DataError as `tables.read`."""
 
     def __init__(self, path: str):
-        import pyarrow.parquet as pq
-
-        self._file = pq.ParquetFile(path)
-        self.groups = {name: group for group in range(self._file.num_row_groups)
-                       for name in self._file.read_row_group(group, ["hash"])["hash"].to_pylist()}
+        self._file = tables.Groups(Path(path), Record)
+        self.groups = {name: group for group in range(len(self._file))
+                       for name in self._file.columns(group, ["hash"])["hash"].to_pylist()}
         self.group = lru_cache(maxsize=4)(self._read)
 
     def _read(self, group: int) -> dict[str, bytes]:
-        return dict(zip(*self._file.read_row_group(group, ["hash", "data"]).to_pydict().values(), strict=True))
+        return dict(zip(*self._file.columns(group, ["hash", "data"]).to_pydict().values(), strict=True))
 
     def bytes_of(self, name: str) -> bytes:
         return self.group(self.groups[name])[name]
@@ -176,7 +195,7 @@ def _album(path: str) -> _Album:
 
 
 def pixels(picture: Picture):
-    """The image as models see it. Raises DataError where the table of its tasks lacks it."""
+    """The image as models see it. Raises Lacking where the table of its tasks lacks it, DataError for a damaged one."""
     return decoded(_bytes(picture))
 
 
@@ -192,8 +211,9 @@ def _format(image) -> str:
 
 def _bytes(picture: Picture) -> bytes:
     loose = Path(picture.file) / picture.hash
-    try:
-        return loose.read_bytes() if loose.exists() else _album(picture.file).bytes_of(picture.hash)
-    except (OSError, KeyError) as error:
-        raise DataError(f"{picture.file} has no image {picture.hash}: it was deleted, or is of other tasks. Delete the "
-                        "stage's directory and run it again.") from error
+    if loose.exists():
+        return loose.read_bytes()
+    if not Path(picture.file).is_file() or picture.hash not in (album := _album(picture.file)).groups:
+        raise Lacking(f"{picture.file} has no image {picture.hash}: it was deleted, or is of other tasks. Delete the "
+                      "stage's directory and run it again.")
+    return album.bytes_of(picture.hash)

@@ -122,9 +122,9 @@ class Conversation:
     """What an attempt asked the model, and what it replied."""
 
     def __init__(self, tokenizer, model, parser: str | None, parse: Callable,
-                 look: Callable[[str], Picture] | None = None):
-        """model: the settings of that section. parser: explorer.tool_call_parser. parse: of vllm_tools. look: stores an
-        image that an agent shows, or raises DataError; None: none is shown."""
+                 look: Callable[[Sequence[str]], list[Picture]] | None = None):
+        """model: the settings of that section. parser: explorer.tool_call_parser. parse: of vllm_tools. look: stores
+        the images of a request, or raises DataError; None: none is shown."""
         self._look = look
         self._tokenizer, self._thinking, self._said = tokenizer, model.enable_thinking, []
         template = tokenizer.chat_template or ""
@@ -146,12 +146,13 @@ class Conversation:
         return max(self._said, key=lambda said: said.number).choice.text
 
     def looked(self, ask: Ask) -> Ask:
-        """The request with its images stored. Raises DataError for one that is not shown."""
+        """The request with its images stored, which takes seconds where they are large. Raises DataError for one that
+        is not shown."""
         if not (sources := ask.pictures):
             return ask
         if self._look is None:
             raise DataError("images are shown to the model by agents of `ouro run` alone; needed texts")
-        shown = ({"type": "image", "image": self._look(source)} for source in sources)
+        shown = iter([{"type": "image", "image": one} for one in self._look(sources)])
         return replace(ask, messages=[one if isinstance(one.get("content") or "", str) else {**one, "content": [
             next(shown) if part["type"] == "image" else part for part in parts(one)]} for one in ask.messages])
 
