@@ -63,11 +63,11 @@ class TaskAtHand:
         found = {source: of_text(source) for source in dict.fromkeys(sources)}
         require_few({*found.values()})
         own, sight = {one.hash: one for one in self._pictures}, sight_of(self._tokenizer.name_or_path)
-        names = {source: self._kept.keep(data) for source, data in found.items()}
-        shown = [own.get(names[one], Picture(str(self._kept.place), names[one])) for one in sources]
-        for one in shown:
+        made = {source: own.get(name := self._kept.keep(data), Picture(str(self._kept.place), name))
+                for source, data in found.items()}
+        for one in made.values():
             sight.tokens(one)
-        return shown
+        return [made[source] for source in sources]
 
     def prompt(self, messages: list[dict]) -> list[int]:
         """Token ids of a conversation that ends with a turn of the user or a tool, through the policy's chat template,

@@ -46,7 +46,7 @@ def named(found: Iterable[str] | None, directory: Path, shown: Path | None = Non
     """Images by their hashes, in a row of a task or of experience. directory: of the stage with its tasks. shown: the
     file of its step with those of agents, if there are any. Raises DataError where that is damaged."""
     file = str(Path(directory) / tables.LOCATIONS["pictures"])
-    own = _album(str(shown)).groups if shown and shown.exists() else ()
+    own = _album(str(shown))[1] if shown and shown.exists() else ()
     return tuple(Picture(str(shown) if one in own else file, one) for one in found or ())
 
 
@@ -79,11 +79,10 @@ def of_text(text: str, others: str = "") -> bytes:
 
 def require_few(images: Collection[bytes]) -> None:
     """Raises Broken for more images, or more pixels by their headers, than are decoded for a request."""
-    if len(images) > MOST_TOGETHER:
-        raise Broken(f"the request has {len(images)} different images; needed at most {MOST_TOGETHER}")
-    headers = map(partial(opened, whole=False), images)
-    if (found := sum(one.width * one.height for one in headers)) > MOST_PIXELS_TOGETHER:
-        raise Broken(f"the images of the request have {found:,} pixels; needed at most {MOST_PIXELS_TOGETHER:,}")
+    found = sum(one.width * one.height for one in map(partial(opened, whole=False), images))
+    if len(images) > MOST_TOGETHER or found > MOST_PIXELS_TOGETHER:
+        raise Broken(f"the request has {len(images)} different images of {found:,} pixels together; needed at most "
+                     f"{MOST_TOGETHER} of {MOST_PIXELS_TOGETHER:,}")
 
 
 def opened(data: bytes, whole: bool = True):
@@ -122,13 +121,6 @@ def decoded(data: bytes):
     return Image.alpha_composite(white, image).convert("RGB")
 
 
-def blank():
-    """A small white image."""
-    from PIL import Image
-
-    return Image.new("RGB", (56, 56), "white")
-
-
 class Kept:
     """Takes images in, each once, and makes the table `pictures` of them, or `shown` of a step. place: of its files."""
 
@@ -153,8 +145,7 @@ class Kept:
         return name
 
     def write(self, stage: Path, step: int | None = None, names: Collection[str] = ()) -> None:
-        """Writes the table of a stage, or of a step those of its rows; without images there is none. No image is taken
-        after it: of an attempt that was not waited for."""
+        """Writes the table of a stage, or of a step those of its rows; without images there is none. Takes no more."""
         with self._lock:
             self._refusal = "the step of this attempt is complete"
         if chosen := self._records if step is None else sorted(names):
@@ -173,25 +164,17 @@ class Kept:
             yield group
 
 
-class _Album:
-    """A table of images, read a group at a time. Raises DataError as `tables.read`."""
-
-    def __init__(self, path: str):
-        self._file = tables.Groups(Path(path), Record)
-        self.groups = {name: group for group in range(len(self._file))
-                       for name in self._file.columns(group, ["hash"])["hash"].to_pylist()}
-        self.group = lru_cache(maxsize=4)(self._read)
-
-    def _read(self, group: int) -> dict[str, bytes]:
-        return dict(zip(*self._file.columns(group, ["hash", "data"]).to_pydict().values(), strict=True))
-
-    def bytes_of(self, name: str) -> bytes:
-        return self.group(self.groups[name])[name]
+@lru_cache(maxsize=8)
+def _album(path: str) -> tuple[tables.Groups, dict[str, int]]:
+    """A table of images, and the row group of each. Raises DataError as `tables.read`."""
+    table = tables.Groups(Path(path), Record)
+    return table, {name: group for group in range(len(table))
+                   for name in table.columns(group, ["hash"])["hash"].to_pylist()}
 
 
 @lru_cache(maxsize=8)
-def _album(path: str) -> _Album:
-    return _Album(path)
+def _group(path: str, group: int) -> dict[str, bytes]:
+    return dict(zip(*_album(path)[0].columns(group, ["hash", "data"]).to_pydict().values(), strict=True))
 
 
 def pixels(picture: Picture):
@@ -213,7 +196,7 @@ def _bytes(picture: Picture) -> bytes:
     loose = Path(picture.file) / picture.hash
     if loose.exists():
         return loose.read_bytes()
-    if not Path(picture.file).is_file() or picture.hash not in (album := _album(picture.file)).groups:
+    if not Path(picture.file).is_file() or (group := _album(picture.file)[1].get(picture.hash)) is None:
         raise Lacking(f"{picture.file} has no image {picture.hash}: it was deleted, or is of other tasks. Delete the "
                       "stage's directory and run it again.")
-    return album.bytes_of(picture.hash)
+    return _group(picture.file, group)[picture.hash]

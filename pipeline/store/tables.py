@@ -89,10 +89,7 @@ class Groups:
 
     def columns(self, group: int, names: list[str]) -> pa.Table:
         """Returns some columns of a group, which every release wrote."""
-        try:
-            return self.file.read_row_group(group, names)
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(self.path, self.record, error) from error
+        return self.file.read_row_group(group, names)
 
 
 def _checked(path: Path, record: type) -> list[str]:
@@ -124,11 +121,7 @@ def _complete(path: Path, record: type, older: list[str], read_columns: Callable
             table = table.append_column(name, pa.nulls(len(table)))
         return table.select(names).cast(records.schema(record))
     except (pa.ArrowException, OSError, ValueError) as error:  # corrupt data, or an unexpected null
-        raise _unreadable(path, record, error) from error
-
-
-def _unreadable(path: Path, record: type, error: Exception) -> DataError:
-    return DataError(f"{path} cannot be read as '{record.__name__}' ({error}). {hashes.advice(path)}")
+        raise DataError(f"{path} cannot be read as '{record.__name__}' ({error}). {hashes.advice(path)}") from error
 
 
 def _differences(found: pa.Schema, needed: pa.Schema, older: list[str]) -> list[str]:

@@ -2,8 +2,7 @@
 
     weights/version=000012/   model.safetensors, or delta.safetensors; manifest.json: version, hash, probe, tensors
                               (xxh3 of the bytes of each, by name), twice (names of tensors that are others', such as
-                              a tied output head), base (version and hash that a delta changes; null for a full file);
-                              shown.parquet, where the probe has images of an agent
+                              a tied output head), base (version and hash that a delta changes; null for a full file)
 
 A delta has two tensors for each changed tensor NAME: `NAME:index`, the flat positions of its changed elements, and
 `NAME:value`. The hash is of names, types, shapes and hashes of all tensors except `twice`, which a checkpoint does not
@@ -22,7 +21,7 @@ from ouroboros.pipeline.store.errors import ModelError, StageError
 from ouroboros.pipeline.store.tensor_files import CHUNK, Allocate, Stored, distinct, hashes_of, in_threads
 
 DELTA = "delta.safetensors"
-SHOWN = "shown.parquet"
+SHOWN = "shown.parquet"  # next to them, where the probe has images of an agent
 INDEX, VALUE = ":index", ":value"
 INDEX_TYPES = {"I32": np.int32, "I64": np.int64}
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count
 
-from ouroboros.workflows.endpoint.conversation import Ask, Conversation, Prompt, parts
-from ouroboros.workflows.endpoint.dialect import Answer, Refusal
+from ouroboros.workflows.endpoint.conversation import Conversation, Prompt
+from ouroboros.workflows.endpoint.dialect import Answer, Ask, Refusal, parts
 from ouroboros.workflows.protocol.engine import Failed, Reply, Stop
 from ouroboros.workflows.protocol.outcomes import Origin
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.pipeline.store.files import read_json
 from ouroboros.pipeline.store.lazy import Tensor, torch
-from ouroboros.pipeline.store.pictures import Picture, blank, pixels
+from ouroboros.pipeline.store.pictures import Picture, pixels
 from ouroboros.workflows.protocol.hugging_face import import_transformers, read_config
 
 MOST_BYTES = 256 << 20  # of features that are kept
@@ -204,8 +204,9 @@ class Sight:
 
     @cached_property
     def _blank(self) -> Inputs:
-        """Those of a blank image; of tiles the first alone."""
-        inputs = self._family.processed(blank())[1]
+        """Those of a small white image; of tiles the first alone."""
+        from PIL import Image
+        inputs = self._family.processed(Image.new("RGB", (56, 56), "white"))[1]
         return inputs if self._family.grid(inputs) else {name: part[:1] for name, part in inputs.items()}
 
     def expanded(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
