@@ -117,9 +117,9 @@ class Script(BatchEngine):
 
 
 class _TracedRewards(Rewards):
-    def of(self, taskset) -> list[RewardFunction]:
+    def of(self, taskset, tasks: Sequence = ()) -> list[RewardFunction]:
         return [replace(one, function=Traced(one.function)) if isinstance(one, Rule) else one
-                for one in super().of(taskset)]
+                for one in super().of(taskset, tasks)]
 
 
 def debug(settings: Config, asked: Asked, show: Callable[[str], object] = print) -> bool:

@@ -16,16 +16,17 @@ from ouroboros.pipeline.job.background import Background
 from ouroboros.pipeline.job.context import TOTAL, Context, commit
 from ouroboros.pipeline.job.opening import opening
 from ouroboros.pipeline.job.progress import row_words
-from ouroboros.pipeline.job.schedule import Schedule, reaches, rft_schedule, rollout_schedule
+from ouroboros.pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule
 from ouroboros.pipeline.job.syncs import syncs_of
 from ouroboros.pipeline.job.tasksets import HELD, read_train
 from ouroboros.pipeline.job.waiting import wait_for
 from ouroboros.pipeline.settings.combinations import refusal
-from ouroboros.pipeline.store import checkpoints, files, records, routings, tables, versions
-from ouroboros.pipeline.store.pictures import Kept, has_pictures
+from ouroboros.pipeline.store import checkpoints, files, records, routings, tables
+from ouroboros.pipeline.store.pictures import Kept, Picture, has_pictures
 from ouroboros.stages.curation import curation_of
 from ouroboros.stages.explorer.children import run_child
 from ouroboros.stages.explorer.groups import Groups
+from ouroboros.stages.explorer.interim import InterimEvaluation
 from ouroboros.stages.explorer.prompts import Prompts, TaskSets
 from ouroboros.stages.explorer.resample import Filled, Group
 from ouroboros.stages.explorer.watch import Watch
@@ -33,42 +34,13 @@ from ouroboros.stages.explorer.watched_rewards import WatchedRewards
 from ouroboros.stages.explorer.weights import NextWeights, Weights
 from ouroboros.workflows.attempts.recording import STEP, Journal, forget_before, journal_file
 from ouroboros.workflows.engines.open import limited, open_engine, seeing, unshown
-from ouroboros.workflows.evaluation import Subject, evaluate, read_sets
-from ouroboros.workflows.protocol.engine import STOP_TEXT, Engine
+from ouroboros.workflows.protocol.engine import STOP_TEXT
 from ouroboros.workflows.protocol.hugging_face import import_light
 from ouroboros.workflows.protocol.outcomes import Call, Outcome, check_failures
 from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer, prompt_hash
 from ouroboros.workflows.protocol.roles import NOT_PLAYED, reward_of
 from ouroboros.workflows.protocol.sight import sight_of
 from ouroboros.workflows.protocol.trajectory import Trajectory
-from ouroboros.workflows.rewards import Rewards
-
-
-class InterimEvaluation:
-    """The evaluation sets of a stage and their schedule, read at start so that an empty set fails early.
-
-    Disabled when `explorer.eval_interval` is null, and in a stage without a trainer, whose weights never change.
-    """
-
-    def __init__(self, context: Context, engine: Engine, tokenizer, rewards: Rewards):
-        self.context, self.engine, self.tokenizer = context, engine, tokenizer
-        alone = context.config.mode == "explore"
-        self.interval = None if alone else context.config.explorer.eval_interval
-        self.sets = read_sets(context, tokenizer, rewards) if self.interval else []
-
-    def of_version(self, version: int, before: int) -> float:
-        """Evaluates the engine's weights if due with this version; returns the seconds it took.
-
-        before: the version of the explorer step before. Evaluations completed before a resume are not repeated.
-        """
-        if not self.interval or not reaches(version, before, self.interval):
-            return 0.0
-        if tables.step_file(self.context.directory, "scores", version).exists():
-            return 0.0
-        begin = time.perf_counter()
-        weights = files.read_json(versions.version_directory(self.context.directory, version) / files.MANIFEST)["hash"]
-        evaluate(self.context, self.engine, self.tokenizer, self.sets, Subject(self.context.id, version, weights))
-        return time.perf_counter() - begin
 
 
 class Explorer:
@@ -216,11 +188,7 @@ class Explorer:
         sampling = self.groups.sampling_of(task, greedy)
         attempt = self._attempt(step, group, run)
         prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have built its own prompt
-        own, pictures, collapsed = prompt != self.prompts.tokens[task], self.prompts.pictures[task], prompt
-        if done and done.pictures is not None:
-            pictures, shown = done.pictures, {*done.pictures} - {*pictures}
-            self.shown |= {one.hash for one in shown}
-            collapsed = sight_of(self.tokenizer.name_or_path).collapsed(prompt, pictures) if pictures else prompt
+        own, (pictures, collapsed) = prompt != self.prompts.tokens[task], self._seen(task, done, prompt)
         version = self._oldest(done and done.versions)
         name = attempt if turn is None else f"{attempt}/{turn}"
         role = done.role if done else None
@@ -234,24 +202,29 @@ class Explorer:
             state_hash=files.hash_text(done.state) if done and done.state is not None else None,
             step_reward=done.reward if done else None,
             prompt=self.tokenizer.decode(collapsed) if own else self.prompts.texts[task], response=response,
-            prompt_tokens=prompt,
-            response_tokens=done.response_tokens if done else [], rollout_logprobs=done.logprobs if done else [],
+            prompt_tokens=prompt, response_tokens=done.response_tokens if done else [],
+            rollout_logprobs=done.logprobs if done else [],
             action_mask=done.action_mask if done else [], reward=reward,
             reward_components=list(components.items()), accuracy=outcome.accuracy, status=outcome.status,
             reason=outcome.reason, finish_reason=done.finish_reason if done else None,
             weights_version=version, weights_hash=self.weights.hashes[version], config_hash=self.context.identity,
             prompt_hash=prompt_hash(prompt) if own else self.prompts.hashes[task], commit=commit(),
-            engine=self.engine.version,
-            temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
-            seed=group.greedy_seed if greedy else group.seeds[run],
-            unix_seconds=time.time(),
-            notes=outcome.noted,
+            engine=self.engine.version, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
+            seed=group.greedy_seed if greedy else group.seeds[run], unix_seconds=time.time(), notes=outcome.noted,
             weights_versions=done.versions if done else None, min_p=sampling.min_p,
             kept_tokens=done.kept.lists() if done and done.kept else None,
             token_rewards=outcome.token_rewards if done is outcome.trajectory else None,
             watch_reward=self.watched.get(attempt), role=role,
             pictures=[one.hash for one in pictures] if pictures or self.prompts.pictures[task] else None,
         )
+
+    def _seen(self, task: int, done: Trajectory | None, prompt: list[int]) -> tuple[tuple[Picture, ...], list[int]]:
+        """The images of a row, and its prompt with a mark for each; those of agents join the step's."""
+        own = self.prompts.pictures[task]
+        shown = own if not done or done.pictures is None else done.pictures
+        self.shown |= {one.hash for one in {*shown} - {*own}}
+        sight = sight_of(self.tokenizer.name_or_path) if done and done.pictures else None
+        return shown, sight.collapsed(prompt, shown) if sight else prompt
 
     def _oldest(self, sampled: list[int | None] | None) -> int:
         """The oldest of the versions that sampled tokens; without any, that which the step began with."""

@@ -264,8 +264,10 @@ def goes_on_after_a_forced_call(task, endpoint):
     ask.create(model=endpoint.model, messages=messages, tools=TOOLS, tool_choice="none", max_tokens=5)
 
 
-def asks(task, endpoint, content):
-    """One message; its answer is the reply."""
+def asks(task, endpoint, content, after=None):
+    """One message, once a file is there; its answer is the reply."""
+    while after and not after.exists():
+        time.sleep(0.01)
     return client(endpoint).chat.completions.create(
         model=endpoint.model, messages=[{"role": "user", "content": content}]).choices[0].message.content
 

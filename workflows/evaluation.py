@@ -118,8 +118,8 @@ def evaluate(
             advance(f"{held.taskset.name} {decoding}")
         check_failures(mine, context.config.explorer.max_failed_ratio)
         made.append(mine)
+    kept.write(context.directory, subject.step)  # it has no rows; a kill before the scores answers and shows all again
     scores = publish(context, sets, made, subject.step)
-    kept.write(context.directory, subject.step)
     journal.remove()
     return scores
 

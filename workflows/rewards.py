@@ -35,7 +35,7 @@ from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_r
 from ouroboros.workflows.protocol.prompts import choices_of, columns_of, task_turns
 from ouroboros.workflows.reward_model import RewardModel
 
-OVERLONG_LENGTH = "max_response_length"
+OVERLONG_LENGTH, SCORER = "max_response_length", "reward_model"
 SCORE, OVERLONG = ModelScore(), OverlongPenalty()
 
 
@@ -67,13 +67,16 @@ class Rewards:
                              "Name a judge_model of explorer.auxiliary_models, or of a judge_url.")
         return self._policy
 
-    def of(self, taskset) -> list[RewardFunction]:
-        """The functions of a task set; their components are summed.
+    def of(self, taskset, tasks: Sequence = ()) -> list[RewardFunction]:
+        """The functions of a task set, for these tasks; their components are summed.
 
-        Raises ConfigError for an argument that none of them takes.
+        Raises ConfigError for an argument that none of them takes, and for a reward model of tasks with images.
         """
         chosen = taskset.default_reward_fn_type or self.config.buffer.explorer_input.default_reward_fn_type
         names = [chosen] if isinstance(chosen, str) else chosen
+        if SCORER in names and (seen := [task.task_id for task in tasks if task.pictures]):
+            raise ConfigError(f"task set '{taskset.name}': {SCORER} reads texts alone, and {len(seen)} of {len(tasks)} "
+                              f"tasks have images, such as {seen[0]}; needed other reward functions for these.")
         functions = [OPENED.get(name) or self._loaded(name) for name in names]
         given, key = taskset.reward_fn_args, f"reward_fn_args of task set '{taskset.name}'"
         takers = [REWARDS.get(name) or Signature.of(function) for name, function in zip(names, functions, strict=True)]
@@ -99,10 +102,10 @@ class Rewards:
         own = (default,) if isinstance(default, str) else tuple(default)
         names = [tuple(choices_of(task).get("reward_fn", own)) for task in tasks]
         if set(names) <= {own}:
-            return [self.of(taskset)] * len(tasks)
+            return [self.of(taskset, tasks)] * len(tasks)
         opened = {one: self.of(taskset.model_copy(update={
-            "default_reward_fn_type": list(one), "reward_fn_args": _taken(one, taskset.reward_fn_args)}))
-            for one in dict.fromkeys(names)}
+            "default_reward_fn_type": list(one), "reward_fn_args": _taken(one, taskset.reward_fn_args)}),
+            [task for task, name in zip(tasks, names, strict=True) if name == one]) for one in dict.fromkeys(names)}
         return [opened[one] for one in names]
 
     def _loaded(self, name: str) -> Callable:
@@ -222,4 +225,4 @@ def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
 # functions like those of operators/reward.py, with their own processes
 ISOLATING = {"code_reward": code_reward, "reasoning_gym_reward": reasoning_gym_reward}
 # opened once, with the settings; all other functions are called with a response and its truth
-OPENED = {"judge_reward": judge_reward, "overlong_penalty": overlong_penalty, "reward_model": reward_model}
+OPENED = {"judge_reward": judge_reward, "overlong_penalty": overlong_penalty, SCORER: reward_model}

@@ -9,7 +9,7 @@ from pathlib import Path
 from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.locked import interpreter
-from ouroboros.pipeline.store.pictures import Kept, Picture, data_uri, of_text
+from ouroboros.pipeline.store.pictures import Kept, Picture, data_uri, of_text, require_few
 from ouroboros.workflows.attempts.isolated import Isolated
 from ouroboros.workflows.attempts.verifiers import served
 from ouroboros.workflows.engines import auxiliary
@@ -18,6 +18,7 @@ from ouroboros.workflows.protocol import prompts
 from ouroboros.workflows.protocol.engine import Reply
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_rewards, opened_tag
 from ouroboros.workflows.protocol.prompts import choices_of, conversation_text, prompt_tokens, task_tools, task_turns
+from ouroboros.workflows.protocol.sight import sight_of
 from ouroboros.workflows.protocol.trajectory import Attempt, Endpoint, Trajectory
 
 PARAMETER = "task"  # a workflow with a parameter of this name gets a TaskAtHand
@@ -57,10 +58,16 @@ class TaskAtHand:
         return [turn if isinstance(turn["content"], str) else {**turn, "content": [
             next(urls) if part["type"] == "image" else part for part in turn["content"]]} for turn in self.messages]
 
-    def _look(self, source: str) -> Picture:
-        """An image that an agent shows the model. Raises DataError."""
-        name = self._kept.keep(of_text(source))
-        return next((one for one in self._pictures if one.hash == name), Picture(str(self._kept.place), name))
+    def _look(self, sources: Sequence[str]) -> list[Picture]:
+        """The images that an agent shows the model in a request, with their tokens looked up. Raises DataError."""
+        found = {source: of_text(source) for source in dict.fromkeys(sources)}
+        require_few({*found.values()})
+        own, sight = {one.hash: one for one in self._pictures}, sight_of(self._tokenizer.name_or_path)
+        made = {source: own.get(name := self._kept.keep(data), Picture(str(self._kept.place), name))
+                for source, data in found.items()}
+        for one in made.values():
+            sight.tokens(one)
+        return [made[source] for source in sources]
 
     def prompt(self, messages: list[dict]) -> list[int]:
         """Token ids of a conversation that ends with a turn of the user or a tool, through the policy's chat template,

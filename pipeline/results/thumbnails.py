@@ -8,9 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.locations import step_file
-from ouroboros.pipeline.store.pictures import Picture, named, pixels
+from ouroboros.pipeline.store.pictures import Lacking, Picture, named, pixels
 
 
 def thumbnails(hashes: Sequence[str], stages: Sequence[Path], edge: int, step: int) -> list[dict[str, Any]]:
@@ -20,7 +19,7 @@ def thumbnails(hashes: Sequence[str], stages: Sequence[Path], edge: int, step: i
     made = []
     for number, name in enumerate(hashes, 1):
         for stage in stages:
-            with suppress(DataError):
+            with suppress(Lacking):
                 shown = named([name], stage, step_file(stage, "shown", step))
                 made.append({"number": number, "hash": name, **_small(*shown, edge)})
                 break

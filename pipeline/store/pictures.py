@@ -8,6 +8,7 @@ that agents show the model are files until the rows of their step are complete, 
 import base64
 import hashlib
 import io
+import threading
 import warnings
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ouroboros.pipeline.store.records import Picture as Record
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_PIXELS = 89_478_485  # PIL's bound, beyond which it warns of a decompression bomb
+MOST_TOGETHER, MOST_PIXELS_TOGETHER = 256, 4 * MOST_PIXELS  # different images of a request, and their pixels
 GROUP_BYTES = 4 << 20  # of a row group, the unit of reading
 DIGITS = 32  # of a hash
 
@@ -36,11 +38,15 @@ class Broken(DataError):
     """Bytes that are no image for a model; the message says why."""
 
 
+class Lacking(DataError):
+    """A table without the image."""
+
+
 def named(found: Iterable[str] | None, directory: Path, shown: Path | None = None) -> tuple[Picture, ...]:
     """Images by their hashes, in a row of a task or of experience. directory: of the stage with its tasks. shown: the
-    file of its step with those of agents, if there are any."""
+    file of its step with those of agents, if there are any. Raises DataError where that is damaged."""
     file = str(Path(directory) / tables.LOCATIONS["pictures"])
-    own = _album(str(shown)).groups if shown and shown.exists() else ()
+    own = _album(str(shown))[1] if shown and shown.exists() else ()
     return tuple(Picture(str(shown) if one in own else file, one) for one in found or ())
 
 
@@ -71,9 +77,17 @@ def of_text(text: str, others: str = "") -> bytes:
     raise Broken(f"an image from {text[:60]!r}; needed data:image/png;base64,…{others}: addresses are not read")
 
 
-def opened(data: bytes):
-    """An image as PIL reads it. Raises Broken for what is none, moves, has more than MOST_PIXELS, or is grey of more
-    than 8 bits."""
+def require_few(images: Collection[bytes]) -> None:
+    """Raises Broken for more images, or more pixels by their headers, than are decoded for a request."""
+    found = sum(one.width * one.height for one in map(partial(opened, whole=False), images))
+    if len(images) > MOST_TOGETHER or found > MOST_PIXELS_TOGETHER:
+        raise Broken(f"the request has {len(images)} different images of {found:,} pixels together; needed at most "
+                     f"{MOST_TOGETHER} of {MOST_PIXELS_TOGETHER:,}")
+
+
+def opened(data: bytes, whole: bool = True):
+    """An image as PIL reads it; whole: decoded, else its header alone. Raises Broken for what is none, moves, has more
+    than MOST_PIXELS, or is grey of more than 8 bits."""
     from PIL import Image, ImageFile, UnidentifiedImageError
 
     ImageFile.LOAD_TRUNCATED_IMAGES = False  # Data-Juicer sets it
@@ -87,7 +101,8 @@ def opened(data: bytes):
             raise Broken(f"the image has {image.n_frames} frames; needed one that does not move")
         if image.mode[0] in "IF":  # I, I;16 and F, which PIL clips at 255
             raise Broken(f"the image has pixels of mode {image.mode}; needed at most 8 bits a channel")
-        image.load()
+        if whole:
+            image.load()
     except UnidentifiedImageError:
         raise Broken(f"{len(data)} bytes that are no image; needed one of {', '.join(FORMATS)}") from None
     except Broken:
@@ -106,13 +121,6 @@ def decoded(data: bytes):
     return Image.alpha_composite(white, image).convert("RGB")
 
 
-def blank():
-    """A small white image."""
-    from PIL import Image
-
-    return Image.new("RGB", (56, 56), "white")
-
-
 class Kept:
     """Takes images in, each once, and makes the table `pictures` of them, or `shown` of a step. place: of its files."""
 
@@ -120,22 +128,26 @@ class Kept:
         """place: a directory for their files until then; None: images are looked at, and not stored. refusal: why none
         is taken."""
         self.place, self._refusal, self._records = place, refusal, {}
+        self._lock = threading.Lock()  # a thread may keep one while another writes
 
     def keep(self, data: bytes) -> str:
         """Its hash. Raises Broken."""
-        if self._refusal:
-            raise Broken(self._refusal)
         name = hashlib.sha256(data).hexdigest()[:DIGITS]
-        if name not in self._records:
-            image = opened(data)
-            if self.place:
-                self.place.mkdir(exist_ok=True)
-                (self.place / name).write_bytes(data)
-            self._records[name] = Record(name, _format(image), image.width, image.height, b"")
+        with self._lock:
+            if self._refusal:
+                raise Broken(self._refusal)
+            if name not in self._records:
+                image = opened(data)
+                if self.place:
+                    self.place.mkdir(exist_ok=True)
+                    (self.place / name).write_bytes(data)
+                self._records[name] = Record(name, _format(image), image.width, image.height, b"")
         return name
 
     def write(self, stage: Path, step: int | None = None, names: Collection[str] = ()) -> None:
-        """Writes the table of a stage, or of a step those of its rows; without images there is none."""
+        """Writes the table of a stage, or of a step those of its rows; without images there is none. Takes no more."""
+        with self._lock:
+            self._refusal = "the step of this attempt is complete"
         if chosen := self._records if step is None else sorted(names):
             tables.write_groups(_table(stage, step), Record, self._groups(chosen))
         files.remove_tree(self.place)  # also what a killed process left there
@@ -152,26 +164,21 @@ class Kept:
             yield group
 
 
-class _Album:
-    """A table of images, read a group at a time."""
-
-    def __init__(self, path: str):
-        import pyarrow.parquet as pq
-
-        self._file = pq.ParquetFile(path)
-        self.groups = {name: group for group in range(self._file.num_row_groups)
-                       for name in self._file.read_row_group(group, ["hash"])["hash"].to_pylist()}
-        self.group = lru_cache(maxsize=4)(self._read)
-
-    def _read(self, group: int) -> dict[str, bytes]:
-        return dict(zip(*self._file.read_row_group(group, ["hash", "data"]).to_pydict().values(), strict=True))
+@lru_cache(maxsize=8)
+def _album(path: str) -> tuple[tables.Groups, dict[str, int]]:
+    """A table of images, and the row group of each. Raises DataError as `tables.read`."""
+    table = tables.Groups(Path(path), Record)
+    return table, {name: group for group in range(len(table))
+                   for name in table.columns(group, ["hash"])["hash"].to_pylist()}
 
 
-_album = lru_cache(maxsize=8)(_Album)
+@lru_cache(maxsize=8)
+def _group(path: str, group: int) -> dict[str, bytes]:
+    return dict(zip(*_album(path)[0].columns(group, ["hash", "data"]).to_pydict().values(), strict=True))
 
 
 def pixels(picture: Picture):
-    """The image as models see it. Raises DataError where the table of its tasks lacks it."""
+    """The image as models see it. Raises Lacking where the table of its tasks lacks it, DataError for a damaged one."""
     return decoded(_bytes(picture))
 
 
@@ -187,9 +194,9 @@ def _format(image) -> str:
 
 def _bytes(picture: Picture) -> bytes:
     loose = Path(picture.file) / picture.hash
-    try:
-        album = None if loose.exists() else _album(picture.file)
-        return album.group(album.groups[picture.hash])[picture.hash] if album else loose.read_bytes()
-    except (OSError, KeyError) as error:
-        raise DataError(f"{picture.file} has no image {picture.hash}: it was deleted, or is of other tasks. Delete the "
-                        "stage's directory and run it again.") from error
+    if loose.exists():
+        return loose.read_bytes()
+    if not Path(picture.file).is_file() or (group := _album(picture.file)[1].get(picture.hash)) is None:
+        raise Lacking(f"{picture.file} has no image {picture.hash}: it was deleted, or is of other tasks. Delete the "
+                      "stage's directory and run it again.")
+    return _group(picture.file, group)[picture.hash]

@@ -21,6 +21,7 @@ from ouroboros.pipeline.store.errors import ModelError, StageError
 from ouroboros.pipeline.store.tensor_files import CHUNK, Allocate, Stored, distinct, hashes_of, in_threads
 
 DELTA = "delta.safetensors"
+SHOWN = "shown.parquet"  # next to them, where the probe has images of an agent
 INDEX, VALUE = ":index", ":value"
 INDEX_TYPES = {"I32": np.int32, "I64": np.int64}
 
@@ -195,17 +196,21 @@ def version_directory(stage: Path, version: int) -> Path:
     return stage / "weights" / f"version={version:06d}"
 
 
-def publish(stage: Path, version: int, export: Callable[[Path], dict[str, Any] | None], probe: dict) -> Path:
+def publish(stage: Path, version: int, export: Callable[[Path], dict[str, Any] | None], probe: dict,
+            shown: str | None = None) -> Path:
     """Publishes weights `version` in one atomic rename: `export(directory)` writes them, `probe` verifies loading.
 
     probe: {"tokens": [L], "logprobs": [L - 1], "likeliest": {"token", "logprob", "temperature"}}, the trainer's own:
     of the tokens at temperature 1, and of the likeliest one after them. export returns further entries of the manifest,
-    or None: its hash is then that of the file. Nothing is flushed to the disk: rows made with a version wait for that,
-    and a version that a power loss damaged is found by its hash.
+    or None: its hash is then that of the file. shown: a table of images in the probe, which is linked: the explorer
+    step that has it may be made again. Nothing is flushed to the disk: rows made with a version wait for that, and a
+    version that a power loss damaged is found by its hash.
     """
     final = version_directory(stage, version)
     with files.new_directory(final, flush=False) as directory:
         entries = export(directory) or {"hash": checkpoints.weights_hash(directory)}
+        if shown:
+            files.link(Path(shown), directory / SHOWN)
         text = files.json_text({"version": version, "probe": probe, **entries})
         (directory / files.MANIFEST).write_text(text, encoding="utf-8")
     return final

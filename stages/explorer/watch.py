@@ -15,8 +15,8 @@ class Watch:
     def __init__(self, config, prompts: Prompts):
         self.config, self.prompts, watch = config, prompts, config.explorer.watch
         chosen = {"default_reward_fn_type": watch.default_reward_fn_type, "reward_fn_args": watch.reward_fn_args}
-        self.functions = {one.name: prompts.rewards.of(one.model_copy(update=chosen)) for one, _ in prompts.given
-                          } if watch.default_reward_fn_type else {}
+        self.functions = {one.name: prompts.rewards.of(one.model_copy(update=chosen), tasks)
+                          for one, tasks in prompts.given} if watch.default_reward_fn_type else {}
 
     def scores(self, filled: Filled, name: Callable[[Group, int], str]) -> dict[str, float]:
         """Returns the reward of each attempt of the sample by its name; without those that it could not score.

@@ -1,7 +1,7 @@
 """Reward functions whose calls are an activity of the process: one that hangs is named, and not the step around it."""
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -21,8 +21,8 @@ class WatchedRewards(Rewards):
         super().__init__(config, directory)
         self.activity = activity
 
-    def of(self, taskset) -> list[RewardFunction]:
-        return [_watched(function, self.activity) for function in super().of(taskset)]
+    def of(self, taskset, tasks: Sequence = ()) -> list[RewardFunction]:
+        return [_watched(function, self.activity) for function in super().of(taskset, tasks)]
 
 
 def _watched(function: RewardFunction, activity: Activity) -> RewardFunction:

@@ -86,7 +86,7 @@ class Weights:
         self.engine.load_weights(directory)
         manifest = files.read_json(directory / files.MANIFEST)
         self.difference = probe_difference(self.engine, manifest, _dtype(self.context), config.probe_tolerance,
-                                           self.context.inputs.get("tasks"), self.context.directory)
+                                           self.context.inputs.get("tasks"), directory)
         self.version, self.hash = version, manifest["hash"]
         self.hashes[version] = self.hash
         self.flusher.start(files.flush_tree, directory)
@@ -140,19 +140,18 @@ class NextWeights:
 
 
 def probe_difference(engine: Engine, manifest: dict, dtype: str, tolerance: float | None = None,
-                     curated: Path | None = None, stage: Path | None = None) -> float:
+                     curated: Path | None = None, published: Path | None = None) -> float:
     """Largest |engine - trainer| log-prob over the probe published with the weights, over all engines.
 
     The tokens of the probe at temperature 1, and the token after them as it is sampled: at the stage's temperature,
     which divides differences of logits, and so what is allowed. dtype: of the weights, whose rounding decides what is
     allowed in the mean and at the 95th percentile; tolerance: what is allowed of the largest instead. curated: the
-    stage with the images of the probe; stage: with those of agents. Raises SyncError beyond it: an engine does not
-    reproduce the trainer's weights, or gives other log-probs than those of its sampling distribution.
+    stage with the images of the probe; published: the version, with those of agents. Raises SyncError beyond it: an
+    engine does not reproduce the trainer's weights, or gives other log-probs than those of its sampling distribution.
     """
     probe = manifest["probe"]
     allowed = np.maximum(ALLOWED[dtype], ROUNDED * np.array(probe.get("rounding", (0.0, 0.0))))
-    own = stage and stage / "shown" / probe.get("file", "-")  # versions of earlier releases have none
-    shown = [named(probe["pictures"], curated, own)] if "pictures" in probe else []
+    shown = [named(probe["pictures"], curated, published and published / versions.SHOWN)] if "pictures" in probe else []
     found, largest = engine.probe(probe["tokens"], *shown), 0.0
     last = probe.get("likeliest")  # versions of earlier releases have none
     ends = engine.likeliest(probe["tokens"], last["temperature"], *shown) if last else [{}] * len(found)

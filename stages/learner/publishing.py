@@ -16,7 +16,7 @@ from torch.nn import functional
 from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.syncs import Unasked
 from ouroboros.pipeline.settings.trainer import publishes_deltas
-from ouroboros.pipeline.store import checkpoints, tensor_files, versions
+from ouroboros.pipeline.store import checkpoints, tables, tensor_files, versions
 from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.pipeline.store.tensor_files import Stored
 from ouroboros.pipeline.store.versions import Positions
@@ -57,12 +57,13 @@ class Publishing:
         """Publishes the weights as `version`, with their log-probs of `tokens`, which verify that they were loaded.
         pictures: in them. Collective."""
         probe = self._probe(tokens, pictures)
-        if pictures:  # file: step=….parquet where any is of an agent, else pictures.parquet
-            probe |= {"pictures": [one.hash for one in pictures], "file": max(Path(one.file).name for one in pictures)}
+        if pictures:
+            probe["pictures"] = [one.hash for one in pictures]
         state = self.actor.trainable_state()
         if state is not None:
             export = self.actor.write_adapter if self.actor.adapter else partial(self._write, version)
-            versions.publish(self.context.directory, version, partial(export, state), probe)
+            shown = next((one.file for one in pictures if Path(one.file).name != tables.LOCATIONS["pictures"]), None)
+            versions.publish(self.context.directory, version, partial(export, state), probe, shown)
 
     def _probe(self, tokens: list[int], pictures: tuple[Picture, ...]) -> dict[str, Any]:
         """Log-probs of the tokens at temperature 1, by how much another rounding changes them below float32, and the

@@ -10,8 +10,8 @@ from functools import partial
 
 from ouroboros.stages.serving.attempts import Attempt, Reply
 from ouroboros.stages.serving.engine_loop import EngineLoop
-from ouroboros.workflows.endpoint.conversation import Ask, Conversation
-from ouroboros.workflows.endpoint.dialect import Answer, Refusal
+from ouroboros.workflows.endpoint.conversation import Conversation
+from ouroboros.workflows.endpoint.dialect import Answer, Ask, Refusal
 from ouroboros.workflows.endpoint.speaker import Speaker
 from ouroboros.workflows.engines.guided import check
 from ouroboros.workflows.engines.vllm_tools import import_parsers, tool_calls

@@ -4,12 +4,13 @@ import math
 
 import pytest
 
-from ouroboros.pipeline.store import checkpoints, files, tables, versions
+from ouroboros.pipeline.store import checkpoints, files, hashes, tables, versions
 from ouroboros.pipeline.store.errors import StageError, SyncError
-from ouroboros.pipeline.store.pictures import named
+from ouroboros.pipeline.store.pictures import Kept, named, pixels
 from ouroboros.stages.explorer.weights import Weights, probe_difference
 from ouroboros.workflows.engines.scripted_engine import ScriptedEngine
 from tests.golden.messages import refuses
+from tests.pictures import png
 
 MANIFEST = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, -2.0]}}
 
@@ -41,6 +42,22 @@ def test_the_images_of_a_probe_are_found_where_the_tasks_are_now(tmp_path):
 
     manifest = {"version": 3, "probe": MANIFEST["probe"] | {"pictures": ["a", "b"]}}
     assert probe_difference(Seeing(-1.0, -2.0), manifest, "float32", 0.5, tmp_path) == 0.0
+
+
+def test_the_images_of_a_probe_outlive_the_explorer_step_that_has_them(tmp_path):
+    """A resumed stage may make it again while it loads the version, and agents show others then."""
+    class Seeing(Scores):
+        def probe(self, sequence, pictures):
+            assert [pixels(one).size for one in pictures] == [(13, 9)]
+            return self.logprobs
+
+    kept, shown = Kept(tmp_path / ".shown-1"), tables.step_file(tmp_path, "shown", 1)
+    kept.write(tmp_path, 1, [name := kept.keep(png(13, 9))])
+    probe = MANIFEST["probe"] | {"pictures": [name]}
+    place = versions.publish(tmp_path, 3, lambda place: {"hash": ""}, probe, str(shown))
+    hashes.remove(shown)
+    manifest = files.read_json(place / files.MANIFEST)
+    assert probe_difference(Seeing(-1.0, -2.0), manifest, "float32", 0.5, tmp_path, place) == 0.0
 
 
 TWENTY = {"version": 3, "probe": {"tokens": [*range(21)], "logprobs": [-1.0] * 20}}

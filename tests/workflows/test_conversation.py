@@ -9,7 +9,8 @@ from ouroboros.pipeline.store.errors import ConfigError, DataError
 from ouroboros.pipeline.store.files import HOME
 from ouroboros.workflows.endpoint import conversation
 from ouroboros.workflows.endpoint.chat import Chat
-from ouroboros.workflows.endpoint.conversation import Ask, Conversation
+from ouroboros.workflows.endpoint.conversation import Conversation
+from ouroboros.workflows.endpoint.dialect import Ask
 from ouroboros.workflows.engines.vllm_tools import tool_calls
 from ouroboros.workflows.protocol.engine import Reply
 from tests.chat_templates import CHATML, CHATML_MARKS, FAMILIES, tokenizer_of

@@ -1,13 +1,15 @@
 """Agents that show the model images: what the engine saw is stored, trained on, and the same after a kill."""
 
 import base64
+import threading
 from functools import partial
 
 import pytest
 import torch
+from PIL import Image
 
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.store import records, tables
+from ouroboros.pipeline.store import pictures, records, tables
 from ouroboros.pipeline.store.pictures import Kept, data_uri, link, named
 from ouroboros.stages.learner.engine import policy
 from ouroboros.stages.learner.engine.batch import Row
@@ -51,10 +53,14 @@ class Attempts:
         self.prompt = sight_of(str(model)).expanded(self.tokenizer("<image>+:")["input_ids"], self.own)
 
     def __call__(self, workflow, engine=None, kept=True):
+        return self.all([workflow], engine, kept)[0]
+
+    def all(self, workflows, engine=None, kept=True):
         task = TaskAtHand(TASK, rated(), self.tokenizer, self.config, True, self.own, self.kept if kept else None)
-        one = bound(Isolated(workflow, 60, speaks=True), lambda: task)
+        ones = [bound(Isolated(one, 60, speaks=True), lambda: task) for one in workflows]
         engine = engine or TransformersEngine(self.model, self.config, end_tokens(self.tokenizer, self.model), False)
-        return roll_out(engine, [one], [self.prompt], [7], [SAMPLING], pictures=[self.own])[0]
+        return roll_out(engine, ones, [self.prompt for _ in ones], [*range(7, 7 + len(ones))], [SAMPLING for _ in ones],
+                        pictures=[self.own for _ in ones])
 
 
 def name(data: bytes) -> str:
@@ -118,6 +124,38 @@ class Says(BatchEngine):
         return [Reply(one, [-1.0] * len(one), "stop") for one in (self.replies.pop(0) for _ in requests)]
 
 
+def test_another_request_is_answered_while_an_image_is_decoded(attempts, monkeypatch, tmp_path):
+    begun, answered, came = tmp_path / "begun", threading.Event(), []
+    opened, answer = pictures.opened, Says.answer
+
+    def slow(data, whole=True):
+        if whole and len(data) > 1_000_000:
+            begun.touch()
+            came.append(answered.wait(20))
+        return opened(data, whole)
+
+    monkeypatch.setattr(pictures, "opened", slow)
+    monkeypatch.setattr(Says, "answer", lambda *given: (answered.set(), answer(*given))[1])
+    large = [{"type": "image_url", "image_url": {"url": uri(png(900, 700))}}]
+    outcomes = attempts.all([partial(clients.asks, content=large), partial(clients.asks, content="a", after=begun)],
+                            Says([30], [31]))
+    assert [(one.status, one.calls[0].reply.tokens) for one in outcomes] == [("ok", [31]), ("ok", [30])]
+    assert came
+    assert all(came)
+
+
+def test_a_request_has_so_many_images_and_pixels(attempts, monkeypatch):
+    """Of different images; pixels by their headers: the last image of 9,000 x 9,000 has no more than these."""
+    monkeypatch.setattr(pictures, "MOST_TOGETHER", 2)
+    header, small = file(Image.new("1", (9000, 9000)))[:100], [png(seed=number) for number in range(3)]
+    monkeypatch.setattr(pictures, "MOST_PIXELS_TOGETHER", 81_000_000)
+    for images, words in (([*small], "3 different"), ([header, small[0]], "81,000,064 pixels"),
+                          ([small[0], small[1], small[1]], None)):
+        outcome = attempts(partial(clients.asks, content=[
+            {"type": "image_url", "image_url": {"url": uri(one)}} for one in images]), Says([30]))
+        assert ("400" in outcome.reason and words in outcome.reason) if words else outcome.status == "ok"
+
+
 def test_images_do_not_follow_a_sampled_token_that_stands_for_one(attempts, seeing_model):
     """The agent's history lacks that token, so its next request is tokenized whole, and a row of its own."""
     sight, end = sight_of(str(seeing_model)), attempts.tokenizer.eos_token_id
@@ -135,8 +173,6 @@ def test_images_do_not_follow_a_sampled_token_that_stands_for_one(attempts, seei
     ("animated", "2 frames")])
 def test_what_is_no_image_for_the_model_is_a_refused_request(attempts, source, words):
     if source == "animated":
-        from PIL import Image
-
         source = uri(file(Image.new("L", (4, 4)), "GIF", save_all=True, append_images=[Image.new("L", (4, 4), 9)]))
     image = {"type": "image_url", "image_url": {"url": uri(png())}}
     parts = {"typed": [{"type": "text", "text": "a <image>"}, image],

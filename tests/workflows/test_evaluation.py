@@ -8,7 +8,7 @@ from ouroboros.pipeline.store import records, tables
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.workflows.attempts.recording import Journal
 from ouroboros.workflows.engines.open import open_engine
-from ouroboros.workflows.evaluation import Subject, read_sets, sample, score
+from ouroboros.workflows.evaluation import Subject, evaluate, read_sets, sample, score
 from ouroboros.workflows.protocol.prompts import load_tokenizer
 from ouroboros.workflows.rewards import Rewards
 from tests.factories import row
@@ -127,3 +127,15 @@ def test_the_answers_to_a_task_are_its_group(stage, monkeypatch):
     monkeypatch.setattr("ouroboros.workflows.evaluation.add_own_rewards", lambda *given: seen.append(given[-2]))
     sample(stage, engine, tokenizer, held, "sampled", Subject("m", 3), Journal())
     assert seen == [[0] * 4 + [1] * 4 + [2] * 4]
+
+
+def test_no_image_is_left_of_an_evaluation_that_was_killed(stage, monkeypatch):
+    """Those that agents showed are gone before the scores, after which no start looks at it again."""
+    left, gone = stage.directory / ".shown-3-held", []
+    left.mkdir(parents=True)
+    (left / "a").write_bytes(b"image")
+    monkeypatch.setattr("ouroboros.workflows.evaluation.publish", lambda *given: gone.append(not left.exists()))
+    tokenizer = load_tokenizer(stage.inputs["model"])
+    engine = open_engine(stage.inputs["model"], stage.config, [tokenizer.eos_token_id])
+    evaluate(stage, engine, tokenizer, read_sets(stage, tokenizer, Rewards(stage.config)), Subject("m", 3))
+    assert gone == [True]

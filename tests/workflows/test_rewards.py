@@ -6,6 +6,7 @@ import pytest
 
 from ouroboros.pipeline.settings.arguments.answers import REWARDS
 from ouroboros.pipeline.settings.config import AuxiliaryModel
+from ouroboros.pipeline.store import records
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.workflows import rewards
 from ouroboros.workflows.protocol.outcomes import Outcome, add_rewards, decode
@@ -13,6 +14,7 @@ from ouroboros.workflows.protocol.prompts import turns_of
 from ouroboros.workflows.rewards import Rewards
 from ouroboros.workflows.single_turn import Trajectory
 from tests.configs import element
+from tests.factories import row
 from tests.golden.messages import refuses
 from tests.models import classifier
 
@@ -34,6 +36,18 @@ class Scorer:
     def score(self, prompts, responses):
         self.calls.append((list(prompts), list(responses)))
         return self.scores[: len(prompts)]
+
+
+@pytest.mark.parametrize("names", ["reward_model", ["accuracy_reward", "reward_model"]])
+def test_a_reward_model_is_not_asked_about_images_that_it_does_not_see(settings, names):
+    config = settings()
+    taskset = config.buffer.explorer_input.taskset.model_copy(update={"default_reward_fn_type": names})
+    text, image = row(records.Task, task_id="t"), row(records.Task, task_id="i", pictures=["a"])
+    with refuses(ConfigError, "reward_model", "images", "i"):
+        Rewards(config).by_task(taskset, [text, image])
+    own = row(records.Task, task_id="i", pictures=["a"], choices='{"reward_fn": ["accuracy_reward"]}')
+    assert len(Rewards(config).by_task(taskset.model_copy(update={"default_reward_fn_type": "accuracy_reward"}),
+                                       [text, own])) == 2
 
 
 @pytest.fixture

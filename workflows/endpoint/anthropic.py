@@ -8,10 +8,10 @@ from pydantic import BaseModel, Field
 
 from ouroboros.pipeline.store.foreign_text import flaw
 from ouroboros.workflows.endpoint.chat import Message
-from ouroboros.workflows.endpoint.conversation import Ask
 from ouroboros.workflows.endpoint.dialect import (
     MODEL,
     Answer,
+    Ask,
     Body,
     Refusal,
     constrained,

@@ -17,10 +17,11 @@ from os.path import commonprefix
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.foreign_text import escaped
 from ouroboros.pipeline.store.pictures import Picture
+from ouroboros.workflows.endpoint.dialect import Ask, Choice, meanings, parts, plain
 from ouroboros.workflows.endpoint.merging import merged
 from ouroboros.workflows.protocol.engine import STOP_TEXT, Reply
 from ouroboros.workflows.protocol.forced_calls import calls_in
-from ouroboros.workflows.protocol.prompts import arguments_of, conversation_text, prompt_tokens, turn_end, writes
+from ouroboros.workflows.protocol.prompts import conversation_text, prompt_tokens, turn_end, writes
 from ouroboros.workflows.protocol.sight import sight_of, with_images
 from ouroboros.workflows.protocol.trajectory import Trajectory
 
@@ -33,62 +34,6 @@ FORMATS = {  # mark in a chat template -> vLLM's name of the parser for its tool
 MARKS = re.compile(r"<[^<>]*>|\s")  # what a template may put before a reply besides its generation prompt
 THOUGHTS = "reasoning_content"  # field of a turn of the assistant
 AROUND_THOUGHTS = re.compile(r"\s*(</?think>)\s*")  # templates write a thought's line breaks anew
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A request, whichever dialect it came in. messages, tools: in OpenAI's form, with images as parts {type: image,
-    image}, a data URI or base64 until the conversation has `looked` at them.
-
-    calls_tools: whether tool calls are looked for in the reply.
-    prompt: token ids or text to continue in place of messages. wishes: sampling parameters that the client set.
-    schema: JSON schema of the reply; forced: it is that of tool calls (workflows/protocol/forced_calls.py). role: of
-    the player that asks; None: the attempt has none.
-    """
-
-    api: str
-    messages: Sequence[dict] = ()
-    tools: Sequence[dict] = ()
-    calls_tools: bool = True
-    prompt: str | list[int] | None = None
-    number: int = 1
-    max_tokens: int | None = None
-    stop: Sequence[str] = ()
-    stream: bool = False
-    stream_usage: bool = False
-    logprobs: bool = False
-    wishes: dict | None = None
-    schema: str | None = None
-    forced: bool = False
-    role: str | None = None
-
-    @property
-    def shows_special(self) -> bool:
-        """Whether special tokens are part of the reply's text: tools are called by some."""
-        return bool(self.tools)
-
-    @property
-    def pictures(self) -> tuple[Picture, ...]:
-        """Its images in order."""
-        return tuple(part["image"] for one in self.messages for part in parts(one) if part["type"] == "image")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A reply as the client sees it. calls: (id, name, arguments as JSON text) of its tool calls."""
-
-    text: str
-    calls: list[tuple[str, str, str]]
-    finish: str  # stop, length or tool_calls
-    tokens: list[int]
-    logprobs: list[float]
-
-    @property
-    def message(self) -> dict:
-        """The assistant message of it."""
-        calls = [{"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
-                 for id_, name, arguments in self.calls]
-        return {"role": "assistant", "content": self.text, **({"tool_calls": calls} if calls else {})}
 
 
 @dataclass(frozen=True)
@@ -122,9 +67,9 @@ class Conversation:
     """What an attempt asked the model, and what it replied."""
 
     def __init__(self, tokenizer, model, parser: str | None, parse: Callable,
-                 look: Callable[[str], Picture] | None = None):
-        """model: the settings of that section. parser: explorer.tool_call_parser. parse: of vllm_tools. look: stores an
-        image that an agent shows, or raises DataError; None: none is shown."""
+                 look: Callable[[Sequence[str]], list[Picture]] | None = None):
+        """model: the settings of that section. parser: explorer.tool_call_parser. parse: of vllm_tools. look: stores
+        the images of a request, or raises DataError; None: none is shown."""
         self._look = look
         self._tokenizer, self._thinking, self._said = tokenizer, model.enable_thinking, []
         template = tokenizer.chat_template or ""
@@ -147,11 +92,9 @@ class Conversation:
 
     def looked(self, ask: Ask) -> Ask:
         """The request with its images stored. Raises DataError for one that is not shown."""
-        if not (sources := ask.pictures):
-            return ask
         if self._look is None:
             raise DataError("images are shown to the model by agents of `ouro run` alone; needed texts")
-        shown = ({"type": "image", "image": self._look(source)} for source in sources)
+        shown = iter([{"type": "image", "image": one} for one in self._look(ask.pictures)])
         return replace(ask, messages=[one if isinstance(one.get("content") or "", str) else {**one, "content": [
             next(shown) if part["type"] == "image" else part for part in parts(one)]} for one in ask.messages])
 
@@ -214,7 +157,7 @@ class Conversation:
         end = self._tokenizer.convert_ids_to_tokens(turn_end(self._tokenizer))
         again, found, after = rest.partition(end)
         shown, calls = self._read(again, said.ask)
-        same = _repeats(shown, said.choice.text) and _meanings(calls) == _meanings(said.choice.calls)
+        same = _repeats(shown, said.choice.text) and meanings(calls) == meanings(said.choice.calls)
         return (after if said.ended else found + after) if found and same else None
 
     def _since(self, said: _Said, text: str) -> str | None:
@@ -287,12 +230,6 @@ class Conversation:
                                   s.reply.finish_reason, role=s.ask.role, pictures=s.prompt.pictures) for s in said])
 
 
-def parts(message: dict) -> list[dict]:
-    """A message's content as parts."""
-    content = message.get("content") or ""
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
 @cache
 def _warn(what: str) -> None:
     logging.getLogger(__name__).warning(
@@ -309,15 +246,3 @@ def _repeats(shown: str, text: str) -> bool:
     """Whether a rendering shows a reply's text, with no more than marks before it."""
     shown, text = (AROUND_THOUGHTS.sub(r"\1", one.strip()) for one in (shown, text))
     return shown.endswith(text) and not MARKS.sub("", shown[: len(shown) - len(text)])
-
-
-def plain(message: dict) -> tuple:
-    """What two messages with the same meaning have in common, however the client wrote them."""
-    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
-    shown = [part["image"].hash if part["type"] == "image" else part["text"].strip() for part in parts(message)]
-    return message["role"], shown, _meanings(calls), message.get("name")
-
-
-def _meanings(calls: Sequence[tuple]) -> list[tuple]:
-    """(name, arguments) of tool calls, comparable."""
-    return [(name, arguments_of(arguments)) for *_, name, arguments in calls]

@@ -1,4 +1,4 @@
-"""What the dialects of the endpoint share: refusals, fields of bodies, server-sent events."""
+"""What the dialects of the endpoint share: requests and replies, refusals, fields of bodies, server-sent events."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows.protocol.forced_calls import ANY_OBJECT, calls_schema
+from ouroboros.workflows.protocol.prompts import arguments_of
 
 MODEL = "policy"  # name of the model that is trained
 SHIFTS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_p", "top_a")
@@ -44,6 +46,62 @@ class Body(BaseModel):
 
 
 @dataclass(frozen=True)
+class Ask:
+    """A request, whichever dialect it came in. messages, tools: in OpenAI's form, with images as parts {type: image,
+    image}, a data URI or base64 until the conversation has `looked` at them.
+
+    calls_tools: whether tool calls are looked for in the reply.
+    prompt: token ids or text to continue in place of messages. wishes: sampling parameters that the client set.
+    schema: JSON schema of the reply; forced: it is that of tool calls (workflows/protocol/forced_calls.py). role: of
+    the player that asks; None: the attempt has none.
+    """
+
+    api: str
+    messages: Sequence[dict] = ()
+    tools: Sequence[dict] = ()
+    calls_tools: bool = True
+    prompt: str | list[int] | None = None
+    number: int = 1
+    max_tokens: int | None = None
+    stop: Sequence[str] = ()
+    stream: bool = False
+    stream_usage: bool = False
+    logprobs: bool = False
+    wishes: dict | None = None
+    schema: str | None = None
+    forced: bool = False
+    role: str | None = None
+
+    @property
+    def shows_special(self) -> bool:
+        """Whether special tokens are part of the reply's text: tools are called by some."""
+        return bool(self.tools)
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """Its images in order."""
+        return tuple(part["image"] for one in self.messages for part in parts(one) if part["type"] == "image")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A reply as the client sees it. calls: (id, name, arguments as JSON text) of its tool calls."""
+
+    text: str
+    calls: list[tuple[str, str, str]]
+    finish: str  # stop, length or tool_calls
+    tokens: list[int]
+    logprobs: list[float]
+
+    @property
+    def message(self) -> dict:
+        """The assistant message of it."""
+        calls = [{"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+                 for id_, name, arguments in self.calls]
+        return {"role": "assistant", "content": self.text, **({"tool_calls": calls} if calls else {})}
+
+
+@dataclass(frozen=True)
 class Answer:
     """What a dialect writes a response from. prompt_tokens: of the request; logprobs: (text, log-prob) by choice."""
 
@@ -56,6 +114,24 @@ class Answer:
     @property
     def tokens(self) -> int:
         return sum(len(choice.tokens) for choice in self.choices)
+
+
+def parts(message: dict) -> list[dict]:
+    """A message's content as parts."""
+    content = message.get("content") or ""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def plain(message: dict) -> tuple:
+    """What two messages with the same meaning have in common, however the client wrote them."""
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+    shown = [part["image"].hash if part["type"] == "image" else part["text"].strip() for part in parts(message)]
+    return message["role"], shown, meanings(calls), message.get("name")
+
+
+def meanings(calls: Sequence[tuple]) -> list[tuple]:
+    """(name, arguments) of tool calls, comparable."""
+    return [(name, arguments_of(arguments)) for *_, name, arguments in calls]
 
 
 def read(kind: type[Body], body: Any) -> Body:

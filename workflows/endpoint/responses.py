@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ouroboros.workflows.endpoint.chat import Message, OpenAI, Tool
-from ouroboros.workflows.endpoint.conversation import Ask
 from ouroboros.workflows.endpoint.dialect import (
     MODEL,
     Answer,
+    Ask,
     Body,
     Refusal,
     constrained,

@@ -6,17 +6,20 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count
 
-from ouroboros.workflows.endpoint.conversation import Ask, Conversation, Prompt, parts
-from ouroboros.workflows.endpoint.dialect import Answer, Refusal
+from ouroboros.workflows.endpoint.conversation import Conversation, Prompt
+from ouroboros.workflows.endpoint.dialect import Answer, Ask, Refusal, parts
 from ouroboros.workflows.protocol.engine import Failed, Reply, Stop
 from ouroboros.workflows.protocol.outcomes import Origin
 
 ENDED = Refusal(410, "this attempt has ended", "attempt_ended")
 MASKS = Refusal(400, "a JSON format of replies and a forced tool_choice mask the distribution that is trained; leave "
                      "them out. They are answered in evaluations, and by `ouro serve` without --record", "unsupported")
+
+READER = ThreadPoolExecutor(1)  # of images: one at a time is in memory, and requests without any go on meanwhile
 
 
 class Speaker:
@@ -39,7 +42,9 @@ class Speaker:
                 raise MASKS
             await asyncio.to_thread(self._check, ask.schema)  # others go on meanwhile
         self._require_short(ask)
-        prompt = self.conversation.prompt(ask := self.conversation.looked(ask))
+        if ask.pictures:
+            ask = await asyncio.get_running_loop().run_in_executor(READER, self.conversation.looked, ask)
+        prompt = self.conversation.prompt(ask)
         if not 0 < len(prompt.tokens) < self._longest:
             raise Refusal(400, f"the prompt has {len(prompt.tokens)} tokens; needed at least 1, and fewer than "
                           f"{self._longest} (model.max_model_len, or prompt + response)", "context_length_exceeded")

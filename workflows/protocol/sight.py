@@ -7,9 +7,10 @@ models is a class of FAMILIES.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.pipeline.store.files import read_json
 from ouroboros.pipeline.store.lazy import Tensor, torch
-from ouroboros.pipeline.store.pictures import Picture, blank, pixels
+from ouroboros.pipeline.store.pictures import Picture, pixels
 from ouroboros.workflows.protocol.hugging_face import import_transformers, read_config
 
 MOST_BYTES = 256 << 20  # of features that are kept
@@ -179,7 +180,7 @@ class Sight:
         self._typed = (marks(model) | {self.stands}) - {self.mark}  # in no prompt before it is expanded
         self._looked_up = lru_cache(MOST_READ)(self._look_up)
         self._known: OrderedDict[tuple, Tensor] = OrderedDict()  # features by image, type and device, the last used
-        self._bytes = 0
+        self._bytes, self._lock = 0, threading.Lock()  # of the processor: an endpoint looks tokens up in a thread
 
     def tokens(self, picture: Picture) -> list[int]:
         """Those that stand for an image."""
@@ -194,10 +195,19 @@ class Sight:
         """Whether a token that stands for a feature is of none of the images that are among the tokens."""
         return list(tokens).count(self.stands) != sum(self.tokens(one).count(self.stands) for one in pictures)
 
-    def processed(self, picture: Picture | None) -> tuple[list[int], Inputs]:
-        """The tokens that stand for an image, None: a blank one, and its inputs of `get_image_features`: up to tens of
-        MB, and so not kept, unlike the features made of them."""
-        return self._family.processed(pixels(picture) if picture else blank())
+    def processed(self, picture: Picture) -> tuple[list[int], Inputs]:
+        """The tokens that stand for an image, and its inputs of `get_image_features`: up to tens of MB, and so not
+        kept, unlike the features made of them."""
+        image = pixels(picture)
+        with self._lock:
+            return self._family.processed(image)
+
+    @cached_property
+    def _blank(self) -> Inputs:
+        """Those of a small white image; of tiles the first alone."""
+        from PIL import Image
+        inputs = self._family.processed(Image.new("RGB", (56, 56), "white"))[1]
+        return inputs if self._family.grid(inputs) else {name: part[:1] for name, part in inputs.items()}
 
     def expanded(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
         """A prompt with the tokens of its images in place of marks. Raises DataError where there are not as many, or
@@ -273,7 +283,8 @@ class Sight:
 
     def _made(self, model: torch.nn.Module, pictures: Sequence[Picture | None], like: Tensor) -> list[Tensor]:
         """None: a blank image."""
-        inputs = [{name: part.to(like.device) for name, part in self.processed(one)[1].items()} for one in pictures]
+        found = (self.processed(one)[1] if one else self._blank for one in pictures)
+        inputs = [{name: part.to(like.device) for name, part in one.items()} for one in found]
         return [part.to(like.dtype) for part in self._family.features(model, inputs)]
 
     def _features(self, model: torch.nn.Module, pictures: Iterable[Picture], like: Tensor) -> dict[Picture, Tensor]:

@@ -5,9 +5,11 @@ import pytest
 from PIL import Image, ImageFile
 from PIL.PngImagePlugin import PngInfo
 
-from ouroboros.pipeline.store import pictures
+from ouroboros.pipeline.results.thumbnails import thumbnails
+from ouroboros.pipeline.store import pictures, tables
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.pictures import Broken, Kept, decoded, named, opened, pixels
+from tests.golden.messages import refuses
 from tests.pictures import file, png
 
 MOVING = {kind: file(Image.new("RGB", (2, 2)), kind, save_all=True, append_images=[Image.new("RGB", (2, 2), "red")])
@@ -81,3 +83,17 @@ def test_a_stage_without_images_has_no_table(tmp_path):
     Kept(tmp_path / "p").write(tmp_path)
     pictures.link(tmp_path, tmp_path / "curate")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_damaged_table_of_images_is_named(tmp_path, listed):
+    kept = Kept(tmp_path / ".shown-1")
+    kept.write(tmp_path, 1, [name := kept.keep(png())])
+    found = tables.step_file(tmp_path, "shown", 1)
+    found.write_bytes(found.read_bytes()[:-40])
+    if not listed:
+        (tmp_path / "shown_hashes.jsonl").unlink()
+    with refuses(DataError, "step=000001.parquet"):
+        thumbnails([name], [tmp_path], 8, 1)
+    found.unlink()
+    assert thumbnails([name], [tmp_path], 8, 1) == []
