@@ -51,6 +51,7 @@ CORE = {  # subject -> files, and the folders of tests that are its own
                   ["learner", "operators"]),
 }
 KEPT = HOME / ".mutants"
+SLOW = "pytestmark = pytest.mark.slow"  # in a test file that only `pytest -m slow` runs
 LIBRARIES = ("torch", "numpy", "pandas", "pyarrow.parquet", "duckdb", "pydantic", "omegaconf", "hydra", "pytest",
              "hypothesis", "transformers")
 SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
@@ -202,7 +203,8 @@ def run(tests: list[str], planted: Planted | None, limit: float) -> tuple[str, f
             sys.meta_path.insert(0, planted)
         import pytest
 
-        os._exit(int(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", *tests])))
+        slow = all(SLOW in (HOME / one).read_text(encoding="utf-8") for one in tests)  # else none would be selected
+        os._exit(int(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", *(["-m", "slow"] * slow), *tests])))
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         seconds = time.monotonic() - began
