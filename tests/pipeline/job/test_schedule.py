@@ -57,6 +57,7 @@ def test_what_only_a_longer_stage_asks_for_is_not_published_where_none_can_follo
                          f"algorithm.optimizer.lr_scheduler_type={kind}")
               for kind in ("constant", "wsd", "cosine", "linear")]
     assert [published(rft_schedule(one, 1)) for one in config] == [[1, 2, 3, 4]] * 2 + [[1, 2, 3]] * 2
+    assert published(rft_schedule(config[2], 1).until(3)) == [1, 2]  # the later steps go on from these
 
 
 def test_the_rows_of_trainer_steps_and_the_explorer_steps_that_they_need():
