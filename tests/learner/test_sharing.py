@@ -158,6 +158,7 @@ def test_rows_of_a_tree_are_cut_where_they_share_least():
         [(0, 1), (1, 2), (2, 4), (4, 6), (6, 7)],
         [(0, 4), (4, 6), (6, 7)],
         [(0, 6), (6, 7)]]
+    assert runs(np.array([1])) == [[(0, 1), (1, 2)], [(0, 2)]]
 
 
 @pytest.mark.parametrize(("prompt", "response", "each", "wanted"), [
