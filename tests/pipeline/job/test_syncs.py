@@ -87,6 +87,9 @@ def test_the_schedule_decides(tmp_path):
     fixed = Both(tmp_path, Schedule(8, 8, 2, 0, 6), "fixed", None).trainer
     assert [fixed.before(step) for step in range(1, 7)] == [0, 0, 0, 2, 2, 4]
     assert [step for step in range(7) if fixed.publishes(step)] == [0, 2, 4]
+    for step, awaited in ((3, True), (4, False)):  # 4 is the last with version 2, which is not there
+        record(tmp_path, step, 2)
+        assert fixed.awaits(2) is awaited
 
 
 def test_the_trainer_drives(tmp_path):
