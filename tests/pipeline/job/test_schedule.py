@@ -66,6 +66,7 @@ def test_the_rows_of_trainer_steps_and_the_explorer_steps_that_they_need():
     assert [Schedule(8, 8, 1, 0, 5).last_explorer_step(t) for t in (1, 2, 5)] == [1, 2, 5]
     assert [Schedule(32, 8, 4, 0, 12).last_explorer_step(t) for t in range(1, 13)] == [1] * 4 + [2] * 4 + [3] * 4
     assert [Schedule(8, 8, 4, 0, 10).last_with_same_weights(s) for s in (1, 4, 5, 9, 10)] == [4, 4, 8, 10, 10]
+    assert [Schedule(8, 8, 1, 0, 5).oldest(s, 1) for s in (1, 3, 9)] == [0, 1, 3]  # rows of 9 would be trained on in 5
 
 
 def evaluated(schedule: Schedule, interval: int) -> list[tuple[int, int]]:
