@@ -7,8 +7,8 @@ Each runs in a fork of a process that has loaded the libraries and nothing of ou
 changed tree when a test first imports it. Other processes that a test starts read the file, so they never see it. First
 run the test file of the module's name, or where there is none all that import it, then the test files of its folders
 that have its name or its folder's in their text; the first failing test ends a run, and five times the time of the
-unchanged module kills it. Results are kept in .mutants/, by the digest of the mutant, its file and its tests, so that a
-run goes on where it was stopped.
+unchanged module kills it, by the clock and by the processor. Results are kept in .mutants/, by the digest of the
+mutant, its file and its tests, so that a run goes on where it was stopped.
 """
 
 import argparse
@@ -19,8 +19,10 @@ import hashlib
 import importlib.abc
 import importlib.util
 import json
+import math
 import os
 import re
+import resource
 import signal
 import sys
 import time
@@ -51,6 +53,7 @@ CORE = {  # subject -> files, and the folders of tests that are its own
                   ["learner", "operators"]),
 }
 KEPT = HOME / ".mutants"
+SLOW = "pytestmark = pytest.mark.slow"  # in a test file that only `pytest -m slow` runs
 LIBRARIES = ("torch", "numpy", "pandas", "pyarrow.parquet", "duckdb", "pydantic", "omegaconf", "hydra", "pytest",
              "hypothesis", "transformers")
 SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
@@ -190,11 +193,16 @@ def tests_of(path: str, folders: list[str]) -> list[list[str]]:
     return [near, far]
 
 
-def run(tests: list[str], planted: Planted | None, limit: float) -> tuple[str, float]:
-    """What became of the tests in a fork, and after how many seconds: passed, failed or time."""
+def run(tests: list[str], planted: Planted | None, limit: float, computes: float = math.inf
+        ) -> tuple[str, float, float]:
+    """What became of the tests in a fork (passed, failed or time), after how many seconds, and how many it computed.
+
+    limit: seconds after which it is killed; computes: seconds of a processor, which other programs do not prolong."""
     began, child = time.monotonic(), os.fork()
     if child == 0:
         os.setsid()
+        if computes < math.inf:
+            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(computes),) * 2)
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
@@ -202,17 +210,19 @@ def run(tests: list[str], planted: Planted | None, limit: float) -> tuple[str, f
             sys.meta_path.insert(0, planted)
         import pytest
 
-        os._exit(int(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", *tests])))
+        slow = all(SLOW in (HOME / one).read_text(encoding="utf-8") for one in tests)  # else none would be selected
+        os._exit(int(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", *(["-m", "slow"] * slow), *tests])))
     while True:
-        done, status = os.waitpid(child, os.WNOHANG)
+        done, status, used = os.wait4(child, os.WNOHANG)
         seconds = time.monotonic() - began
         if done:
-            return ("passed" if os.waitstatus_to_exitcode(status) == 0 else "failed"), seconds
+            what = "passed" if os.waitstatus_to_exitcode(status) == 0 else "failed"
+            return what, seconds, used.ru_utime + used.ru_stime
         if seconds > limit:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return "time", seconds
+            return "time", seconds, computes
         time.sleep(0.02)
 
 
@@ -235,7 +245,8 @@ class Measured:
             return known
         result = {"found": None, "tests": contents, "first": known.get("first", "unknown")}
         for name, tests in zip(("nearest", "folder"), stages, strict=False):
-            if tests and run(tests, Planted(mutant.path, mutated(mutant)), 5 * self.normal(tests) + 5)[0] != "passed":
+            limits = [5 * seconds + 5 for seconds in self.normal(tests)] if tests else []
+            if tests and run(tests, Planted(mutant.path, mutated(mutant)), *limits)[0] != "passed":
                 result["found"] = name
                 break
         result["first"] = result["found"] if result["first"] == "unknown" else result["first"]
@@ -245,15 +256,15 @@ class Measured:
     def key(self, mutant: Mutant) -> str:
         return _digest(mutant.draw, mutant.index, (HOME / mutant.path).read_bytes())
 
-    def normal(self, tests: list[str]) -> float:
-        """Seconds of tests with nothing planted; raises RuntimeError where they fail so."""
-        key = _digest("normal", *tests)
+    def normal(self, tests: list[str]) -> tuple[float, float]:
+        """Seconds of tests with nothing planted, and those computed; raises RuntimeError where they fail so."""
+        key = _digest("normal time", *tests)
         if key not in self.found:
-            result, seconds = run(tests, None, 900)
+            result, seconds, computed = run(tests, None, 900)
             if result != "passed":
                 raise RuntimeError(f"{' '.join(tests)}: {result} with nothing planted.")
-            self._keep(key, {"seconds": seconds})
-        return self.found[key]["seconds"]
+            self._keep(key, {"seconds": seconds, "computed": computed})
+        return self.found[key]["seconds"], self.found[key]["computed"]
 
     def _keep(self, key: str, result: dict) -> None:
         self.found[key] = result

@@ -107,9 +107,7 @@ def run(tmp_path):
 @pytest.fixture
 def warmed_up(tmp_path):
     """A run whose data and SFT stages are complete; the others have not begun."""
-    fake = FakeRun(tmp_path)
-    fake.data()
-    fake.sft()
+    fake = FakeRun(tmp_path).data().sft()
     fake.view()
     return fake
 

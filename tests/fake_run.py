@@ -48,7 +48,7 @@ class FakeRun:
             link.symlink_to(Path("../../../../store") / Path(stage["directory"]).name)
         return path
 
-    def data(self) -> None:
+    def data(self) -> "FakeRun":
         """tasks and curate: six rows read, four kept, two dropped."""
         raw = [row(records.RawTask, row=i, question=q) for i, q in enumerate([*PROMPTS, "", PROMPTS[0]])]
         tables.write(self.stage("tasks", "tasks", seconds=0.4) / "raw.parquet", records.RawTask, raw)
@@ -61,21 +61,24 @@ class FakeRun:
             row(records.Rejected, row=4, operator="text_length_filter", reason="0 characters, needed 5"),
             row(records.Rejected, row=5, operator="document_deduplicator", reason="same as row 0")])
         self.stage("model", "model", seconds=0.8)
+        return self
 
-    def images(self, *images: bytes) -> None:
+    def images(self, *images: bytes) -> "FakeRun":
         """Gives the prompt of the first task images."""
         curate, kept = Path(self.stages[1]["directory"]), Kept(self.root / ".pictures.tmp")
         tasks = [records.Task(**one) for one in tables.read(curate / "tasks.parquet", records.Task).to_pylist()]
         tasks[0].pictures = [kept.keep(one) for one in images]
         kept.write(curate)
         tables.write(curate / "tasks.parquet", records.Task, tasks)
+        return self
 
-    def sft(self) -> None:
+    def sft(self) -> "FakeRun":
         directory = self.stage("sft", "train", "curate", "model", seconds=31.0)
         for step in range(1, self.steps + 1):
             self._step(directory, step, loss=2.0 * 0.99**step, entropy=1.5)
+        return self
 
-    def rft(self, model: str = "sft") -> None:
+    def rft(self, model: str = "sft") -> "FakeRun":
         directory = self.stage("rft", "rft", "curate", model, seconds=141.0)
         for step in range(1, self.steps + 1):
             solved = 0.35 + 0.5 * (1 - math.exp(-3 * step / self.steps)) + self.random.gauss(0, 0.03)
@@ -85,6 +88,7 @@ class FakeRun:
                        rollout_seconds=0.2, rollout_tokens=3500, sync_seconds=0.04, explore_other_seconds=0.03,
                        explore_wait_seconds=0.1, publish_seconds=0.02)
             self._rollouts(directory, step, solved)
+        return self
 
     def _step(self, directory: Path, step: int, **columns) -> None:
         plain = {"stage": directory.name, "step": step, "grad_norm": 0.5 + self.random.random(), "lr": 4e-4,
@@ -111,7 +115,7 @@ class FakeRun:
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [
             row(records.Rollout, stage=directory.name, step=step, probe_max_difference=2e-6)])
 
-    def evaluate(self, model: str, sampled: float, half: float = 0.03, **columns) -> None:
+    def evaluate(self, model: str, sampled: float, half: float = 0.03, **columns) -> "FakeRun":
         """columns: of every score besides."""
         name = f"evaluate_{model}"
         directory = self.stage(name, "evaluate", "curate", model, seconds=9.0)
@@ -124,23 +128,20 @@ class FakeRun:
             row(records.Sample, stage=directory.name, model=model, step=self.steps, taskset="test", task_id=f"t{i}",
                 decoding="sampled", prompt=PROMPTS[3], response=f"{i} + 1", response_tokens=[1, 2], reward=float(i),
                 accuracy=float(i > 1), status="ok") for i in range(4)])
+        return self
 
-    def interim(self, *sampled: float) -> None:
+    def interim(self, *sampled: float) -> "FakeRun":
         """Evaluations on the way of the last stage, an rft: its weights of steps 1, 2, ... are so good."""
         name = Path(self.stages[-1]["directory"]).name
         for step, value in enumerate(sampled, 1):
             tables.write(tables.step_file(self.root / "store" / name, "scores", step), records.Score, [
                 row(records.Score, stage=name, model=name, step=step, taskset="test", metric="sampled_accuracy",
                     value=value, low=value - 0.05, high=value + 0.05, tasks=64, runs=8)])
+        return self
 
     def whole(self) -> "FakeRun":
         """tasks, curate, model, sft, rft, both evaluations; the report's directory, not yet made."""
-        self.data()
-        self.sft()
-        self.evaluate("sft", 0.38)
-        self.rft()
-        self.evaluate("rft", 0.81)
-        self.report()
+        self.data().sft().evaluate("sft", 0.38).rft().evaluate("rft", 0.81).report()
         return self
 
     def report(self) -> Path:

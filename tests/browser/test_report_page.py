@@ -11,10 +11,7 @@ pytestmark = pytest.mark.browser
 
 def test_values_and_rollouts(tmp_path, opened):
     """Of 6 steps of 8 rollouts, the first of each has the text of a script."""
-    run = FakeRun(tmp_path, steps=6)
-    run.data()
-    run.images(png(200, 90))
-    run.rft("model")
+    run = FakeRun(tmp_path, steps=6).data().images(png(200, 90)).rft("model")
     make(run)
     page = opened(f"file://{run.path}/report.html")
     chart = page.locator("svg[data-values]").first

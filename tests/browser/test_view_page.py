@@ -48,8 +48,7 @@ def root(tmp_path_factory):
     """Two runs; only in the first there is a rollout that cheats."""
     place = tmp_path_factory.mktemp("view")
     for name, cheats in (("toy/first", True), ("toy/second", False)):
-        run = FakeRun(place / name.partition("/")[2], name, steps=40).whole()
-        run.interim(0.4, 0.5, 0.6)
+        run = FakeRun(place / name.partition("/")[2], name, steps=40).whole().interim(0.4, 0.5, 0.6)
         run.images(png(), png(900, 300))
         (run.view() / "config.yaml").write_text(f"name: {name}\nseed: {1 if cheats else 2}\n")
         if cheats:
@@ -332,10 +331,7 @@ def test_keys_go_from_row_to_row_and_to_the_search(page):
 
 def test_every_part_renews_itself(served, opened, tmp_path):
     """A stage in progress: a step, its rows and an evaluation come while each part is looked at; then another run."""
-    run = FakeRun(tmp_path, steps=3)
-    run.data()
-    run.rft("model")
-    run.interim(0.25)
+    run = FakeRun(tmp_path, steps=3).data().rft("model").interim(0.25)
     stage = Path(run.stages[-1]["directory"])
     (stage / files.MANIFEST).unlink()
     run.view()

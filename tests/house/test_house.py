@@ -99,9 +99,10 @@ def test_a_test_that_cannot_fail_and_a_file_without_tests_are_found():
         "tests/test_empty.py": "", "tests/factories.py": helper,
         "tests/test_some.py": "def test_idle():\n    print(1)\ndef test_near():\n    near(1)\n"
                               "def test_raises():\n    with pytest.raises(ValueError):\n        int('x')\n"
+                              "def test_sum():\n    assert math.exp(1) < 3\n"
                               "class TestX:\n    async def test_waits(self):\n        await near_by(1)\n"}
-    assert house.idle_tests(sources) == ["tests/test_empty.py", "tests/test_some.py:test_idle",
-                                         "tests/test_some.py:test_waits"]
+    assert house.idle_tests(sources) == ["tests/test_empty.py", *(
+        f"tests/test_some.py:test_{name}" for name in ("idle", "sum", "waits"))]
 
 
 def test_every_test_of_ours_can_fail():

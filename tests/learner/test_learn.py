@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -319,6 +320,20 @@ def test_a_checkpoint_that_does_not_reach_the_disk_ends_the_stage_and_displaces_
     monkeypatch.setattr(files, "flush_tree", flush)
     with refuses(OSError, "device"):
         learn.Trainer(stage).run()
+    assert [p.name for p in (stage.directory / "checkpoints").iterdir()] == ["step=000002"]
+
+
+def test_a_checkpoint_waits_for_the_files_of_all_ranks(stage):
+    first, second = made = [learn.Trainer(stage).saving for _ in range(2)]
+    for rank, one in enumerate(made):
+        one.process = SimpleNamespace(rank=rank, ranks=2, barrier=lambda: None)
+        one.take(2)
+    first.start(2)
+    time.sleep(0.1)
+    assert checkpoints.complete_checkpoints(stage.directory) == []
+    second.start(2)
+    for one in made[::-1]:
+        one.finish()
     assert [p.name for p in (stage.directory / "checkpoints").iterdir()] == ["step=000002"]
 
 

@@ -205,26 +205,16 @@ def test_demonstrations_have_one_loss_whatever_the_run_is_told(objective):
     assert "kl_loss" not in statistics
 
 
-@pytest.mark.parametrize(("loss", "given", "mode"), [
-    ("ppo", "null", "token-mean"), ("gspo", "null", "seq-mean-token-mean"), ("gspo", "token-mean", "token-mean")])
-def test_the_aggregation_is_the_losss_own_unless_it_is_set(objective, loss, given, mode):
-    made = objective(f"algorithm.policy_loss_fn={loss}", "algorithm.policy_loss_fn_args={}",
+@pytest.mark.parametrize(("loss", "arguments", "given", "wanted"), [
+    ("ppo", "", "null", ("token-mean",)), ("gspo", "", "null", ("seq-mean-token-mean",)),
+    ("gspo", "", "token-mean", ("token-mean",)), ("rec", "clip_mode: one-side", "null", ("token-mean",)),
+    ("rec", "clip_mode: gspo-one-side", "null", ("seq-mean-token-mean",)),
+    ("rec", "clip_mode: gspo-one-side", "token-mean", ("token-mean",)),
+    ("ppo", "", "seq-mean-token-sum-norm", ("seq-mean-token-sum-norm", 24.0))])  # the longest response that is allowed
+def test_the_aggregation_is_the_losss_own_unless_it_is_set(objective, loss, arguments, given, wanted):
+    made = objective(f"algorithm.policy_loss_fn={loss}", f"algorithm.policy_loss_fn_args={{{arguments}}}",
                      f"algorithm.loss_agg_mode={given}")
-    assert made.aggregation == Aggregation(mode)
-
-
-@pytest.mark.parametrize(("clip_mode", "given", "mode"), [
-    ("one-side", "null", "token-mean"), ("gspo-one-side", "null", "seq-mean-token-mean"),
-    ("gspo-one-side", "token-mean", "token-mean")])
-def test_rec_of_whole_responses_is_averaged_over_them(objective, clip_mode, given, mode):
-    made = objective("algorithm.algorithm_type=rec", "algorithm.policy_loss_fn=rec", f"algorithm.loss_agg_mode={given}",
-                     f"algorithm.policy_loss_fn_args={{clip_mode: {clip_mode}}}")
-    assert made.aggregation == Aggregation(mode)
-
-
-def test_the_normalizer_of_a_sum_is_the_longest_response_that_is_allowed(objective):
-    made = objective("algorithm.loss_agg_mode=seq-mean-token-sum-norm")
-    assert made.aggregation == Aggregation("seq-mean-token-sum-norm", 24.0)
+    assert made.aggregation == Aggregation(*wanted)
 
 
 def test_pairs_stay_together(objective):
@@ -282,16 +272,6 @@ def test_a_column_that_there_is_none_of_is_refused_when_the_stage_starts(objecti
 def test_what_does_not_fit_is_refused(objective, overrides, words):
     with refuses(ConfigError, words):
         objective(*overrides)
-
-
-def test_an_adaptive_coefficient_follows_the_kl(tiny_settings):
-    """Target 0.1, found 0.2: the error 1 counts as 0.2; 10 of 100 rows: times 1.02. Found 0.09: -0.1, times 0.99."""
-    given = "algorithm.kl_loss_fn_args={kl_coef: 0.5, adaptive: true, target_kl: 0.1, horizon: 100}"
-    term = KLTerm.of(tiny_settings("algorithm.kl_loss_fn=k3", given).algorithm, "kl_loss_fn")
-    term.steer(0.2, 10)
-    assert term.kl_coef == pytest.approx(0.51)
-    term.steer(0.09, 10)
-    assert term.kl_coef == pytest.approx(0.51 * 0.99)
 
 
 def test_a_fixed_coefficient_stays(tiny_settings):

@@ -50,24 +50,19 @@ def test_a_penalty_changes_every_advantage(name, step_rewards):
     assert any(id_ not in without or not np.allclose(left[id_], without[id_]) for id_ in left)
 
 
-def test_gigpo_takes_the_penalty_off_the_turn_that_earned_it():
-    """Run 0 earns 1 and 0 in two turns, run 1 the same; k1 = 0.5 in both tokens of run 1's first turn, coefficient 0.2:
-    0.2 off its step. Episodes 1 and 0.8, so +-0.1; state s, gains 1 and 0.8: +-0.1 more; state u, gains 0 and 0."""
+@pytest.mark.parametrize(("earned", "steps", "rewards"), [
+    # gains of state s 1 and 0.8, of state u 0 and 0
+    ([1.0, None, 1.0, None], [1.0, 0.0, 0.8, 0.0], [1.0, 1.0, 0.8, 0.8]),
+    # no turn earned anything: the reward stands on the last; gains of s are 1 and 0.8, of u 1 and 1
+    ([None] * 4, [0.0, 1.0, -0.2, 1.0], [1.0, 1.0, 0.8, 0.8])])
+def test_gigpo_takes_the_penalty_off_the_turn_that_earned_it(earned, steps, rewards):
+    """Run 0 earns 1 in two turns, run 1 the same; k1 = 0.5 in both tokens of run 1's first turn, coefficient 0.2: 0.2
+    off its step. Episodes 1 and 0.8, so +-0.1; +-0.1 more in state s."""
     batch = table([[0.0, 0.0], [0.0, 0.0], [0.5, 0.5], [0.0, 0.0]], group_id=["a"] * 4, run_index=[0, 0, 1, 1],
-                  turn=[0, 1, 0, 1], position=[0, 0, 1, 1], state_hash=["s", "u", "s", "u"],
-                  step_reward=[1.0, None, 1.0, None])
+                  turn=[0, 1, 0, 1], position=[0, 0, 1, 1], state_hash=["s", "u", "s", "u"], step_reward=earned)
     left, _ = penalised(batch, K1)
-    assert left["step_reward"].to_pylist() == pytest.approx([1.0, 0.0, 0.8, 0.0])
-    assert left["reward"].to_pylist() == pytest.approx([1.0, 1.0, 0.8, 0.8])
-    assert gigpo(left).sort_by("experience_id")["advantage"].to_pylist() == pytest.approx([0.2, 0.1, -0.2, -0.1])
-
-
-def test_where_no_turn_earned_anything_the_reward_stands_on_the_last_and_each_loses_its_own():
-    """The same runs with reward 1: gains of state s are 1 and 0.8, of state u 1 and 1: the second turn lost nothing."""
-    batch = table([[0.0, 0.0], [0.0, 0.0], [0.5, 0.5], [0.0, 0.0]], group_id=["a"] * 4, run_index=[0, 0, 1, 1],
-                  turn=[0, 1, 0, 1], position=[0, 0, 1, 1], state_hash=["s", "u", "s", "u"])
-    left, _ = penalised(batch, K1)
-    assert left["step_reward"].to_pylist() == pytest.approx([0.0, 1.0, -0.2, 1.0])
+    assert left["step_reward"].to_pylist() == pytest.approx(steps)
+    assert left["reward"].to_pylist() == pytest.approx(rewards)
     assert gigpo(left).sort_by("experience_id")["advantage"].to_pylist() == pytest.approx([0.2, 0.1, -0.2, -0.1])
 
 

@@ -33,6 +33,8 @@ def test_cosine_is_half_way_down_in_the_middle():
     assert found[5] == pytest.approx(0.55)  # (1 + 0.1) / 2
     assert found[9] == pytest.approx(0.1 + 0.9 * (1 - math.cos(math.pi / 10)) / 2)  # as far above the end as from it
     assert found == sorted(found, reverse=True)
+    assert rates("cosine", total=2, peak=1e-6) == pytest.approx([1e-6, 5e-7])
+    assert rates("cosine", total=2, peak=1e-6, least=0.01) == pytest.approx([1e-6, 5.05e-7])
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine", "wsd"])

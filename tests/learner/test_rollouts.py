@@ -34,7 +34,7 @@ def stage(tmp_path, context_of):
 
 
 def explore(context, step, rewards, version=None, temperature=1.0):
-    """Writes an explorer step of rows with these rewards, None = failed; row i answers i + 1 tokens."""
+    """Writes an explorer step of rows with these rewards, None = failed; row i answers i + 1 tokens. Its context."""
     version = step - 1 if version is None else version
     made = [row(records.Experience, experience_id=f"{step}/{i}", step=step, slot=i, group_id=f"{step}/{i // 2}",
                 prompt_tokens=[7, 8], response_tokens=[9] * (i + 1), rollout_logprobs=[-0.5] * (i + 1),
@@ -45,6 +45,7 @@ def explore(context, step, rewards, version=None, temperature=1.0):
     tables.write(tables.step_file(context.directory, "experience", step), records.Experience, made)
     rollout = row(records.Rollout, step=step, weights_version=version, rollout_seconds=step / 10, tokens=10, rows=4)
     tables.write(tables.step_file(context.directory, "rollouts", step), records.Rollout, [rollout])
+    return context
 
 
 def batch_of(source, step):
@@ -60,8 +61,7 @@ def edit(context, change, step=1):
 
 def test_rows_of_several_versions_are_trained_by_their_log_probs_alone(stage):
     """The same rows with a version for every token: only the oldest one counts, for staleness."""
-    context = stage()
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
+    context = explore(stage(), 1, [1.0, 0.0, 1.0, 1.0], version=0)
     expected = batch_of(Rollouts(context), 1)
     edit(context, lambda _, one: replace(one, weights_versions=[0, *[3] * (len(one.response_tokens) - 1)]))
     found = batch_of(Rollouts(context), 1)
@@ -72,15 +72,13 @@ def test_rows_of_several_versions_are_trained_by_their_log_probs_alone(stage):
 @pytest.mark.parametrize(("sampled", "own"), [(0.7, None), (0.9, np.float32(0.9))])
 def test_rows_have_a_temperature_where_it_is_not_the_models(stage, sampled, own):
     """Tables hold it in single precision, in which 0.7 is another number than in a recipe."""
-    context = stage("model.temperature=0.7")
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0], temperature=sampled)
+    context = explore(stage("model.temperature=0.7"), 1, [1.0, 0.0, 1.0, 1.0], temperature=sampled)
     assert [one.temperature for one in batch_of(Rollouts(context), 1).rows] == [own] * 4
 
 
 def test_rows_have_what_their_tokens_were_sampled_among(stage):
     """A row that was truncated, and does not say by what, would be trained with biased ratios."""
-    context = stage()
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    context = explore(stage(), 1, [1.0, 0.0, 1.0, 1.0])
     path = tables.step_file(context.directory, "experience", 1)
     rows = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
     made = [replace(one, top_k=2, kept_tokens=[[9, 10]] * len(one.response_tokens)) for one in rows]
@@ -96,8 +94,7 @@ def test_rows_have_what_their_tokens_were_sampled_among(stage):
 
 
 def test_files_of_older_releases_lack_what_tokens_were_sampled_among(stage):
-    context = stage()
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    context = explore(stage(), 1, [1.0, 0.0, 1.0, 1.0])
     path = tables.step_file(context.directory, "experience", 1)
     older = pq.read_table(path, partitioning=None).drop_columns(["kept_tokens", "min_p", "token_rewards"])
     hashes.write(path, lambda temporary: pq.write_table(older, temporary))
@@ -131,8 +128,7 @@ def test_staleness_control_takes_whole_groups_or_none(stage):
 
 def test_a_batch_is_a_step_with_advantages_and_facts(stage):
     """Groups (1, 0) and (1, 1): std of the first sqrt(1/2), so +-0.707107; the second teaches nothing."""
-    context = stage()
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    context = explore(stage(), 1, [1.0, 0.0, 1.0, 1.0])
     batch = batch_of(Rollouts(context), 1)
     assert [r.id for r in batch.rows] == ["1/0", "1/1", "1/2", "1/3"]
     assert [r.columns["advantages"] for r in batch.rows] == pytest.approx([0.707106, -0.707106, 0.0, 0.0], abs=2e-6)
@@ -148,8 +144,7 @@ def test_a_batch_is_a_step_with_advantages_and_facts(stage):
 
 def test_failed_rows_are_counted_and_not_trained_on_and_leave_their_group(stage):
     """The second group has one row left: no one to compare it with."""
-    context = stage()
-    explore(context, 1, [1.0, 0.0, None, 1.0])
+    context = explore(stage(), 1, [1.0, 0.0, None, 1.0])
     batch = batch_of(Rollouts(context), 1)
     assert [r.id for r in batch.rows] == ["1/0", "1/1", "1/3"]
     assert batch.rows[2].columns["advantages"] == 0.0
@@ -157,16 +152,14 @@ def test_failed_rows_are_counted_and_not_trained_on_and_leave_their_group(stage)
 
 
 def test_a_step_without_a_usable_row_says_so(stage):
-    context = stage()
-    explore(context, 1, [None] * 4)
+    context = explore(stage(), 1, [None] * 4)
     with refuses(StageError, "1 has", "1 to", "4 failed", "4 are"):
         batch_of(Rollouts(context), 1)
 
 
 def test_half_a_step_is_a_batch_and_groups_are_still_whole(stage):
     """train_batch_size 1: trainer step 3 is the third row; its advantage compares it with the fourth."""
-    context = stage("buffer.train_batch_size=1", "buffer.total_steps=8")
-    explore(context, 1, [1.0, 1.0, 0.0, 1.0])
+    context = explore(stage("buffer.train_batch_size=1", "buffer.total_steps=8"), 1, [1.0, 1.0, 0.0, 1.0])
     source = Rollouts(context)
     assert [r.id for r in batch_of(source, 3).rows] == ["1/2"]
     assert batch_of(source, 3).rows[0].columns["advantages"] == pytest.approx(-0.707106, abs=2e-6)
@@ -176,8 +169,7 @@ def test_half_a_step_is_a_batch_and_groups_are_still_whole(stage):
 
 
 def test_two_steps_are_a_batch_in_order(stage):
-    context = stage("buffer.train_batch_size=8")
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
+    context = explore(stage("buffer.train_batch_size=8"), 1, [1.0, 0.0, 1.0, 1.0], version=0)
     explore(context, 2, [0.0, None, 0.0, 1.0], version=0)
     batch = batch_of(Rollouts(context), 1)
     assert [r.id for r in batch.rows] == ["1/0", "1/1", "1/2", "1/3", "2/0", "2/2", "2/3"]
@@ -209,8 +201,7 @@ def test_colocated_the_trainer_waits_until_the_explorer_can_do_no_more(stage):
 
 def test_a_step_is_recorded_with_the_mismatch_to_the_rollout(stage):
     """Rollout log-probs -0.5. Rows 0 (fresh) and 1 (one step old) were scored -0.75; demonstrations do not count."""
-    context = stage()
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
+    context = explore(stage(), 1, [1.0, 0.0, 1.0, 1.0], version=0)
     batch = batch_of(Rollouts(context), 1)
     for place in (1, 2):
         batch.rollouts[place].origin = replace(batch.rollouts[place].origin, weights_version=-1)
@@ -244,8 +235,7 @@ def test_a_step_is_recorded_with_the_mismatch_to_the_rollout(stage):
     (86400, {"trainer: imports": 3.0}, ["trainer: imports"]),  # of engines of the process before, which was killed
     (0, {}, None)])  # after a resume the rollouts of a later step are the first ones of the new engines
 def test_a_step_has_the_start_of_engines_only_in_the_first_step_of_their_process(stage, age, own, parts):
-    context = stage()
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    context = explore(stage(), 1, [1.0, 0.0, 1.0, 1.0])
     path = tables.step_file(context.directory, "rollouts", 1)
     tables.write(path, records.Rollout, [row(records.Rollout, step=1, rows=4, start=[("imports", 14.0)])])
     os.utime(path, (path.stat().st_mtime - age,) * 2)
@@ -279,8 +269,7 @@ def test_a_penalty_is_taken_off_the_reward_of_group_advantages_too(stage):
     coef 0.2: rewards of the first group 1 and 0.8: std sqrt(0.02), so +-0.1 / 0.1414 = +-0.7071. The reported reward
     stays 1. Mean KL: 2 of 10 tokens have 0.5.
     """
-    context = stage("algorithm.kl_penalty_fn=k1", "algorithm.kl_penalty_fn_args.kl_coef=0.2")
-    explore(context, 1, [1.0] * 4)
+    context = explore(stage("algorithm.kl_penalty_fn=k1", "algorithm.kl_penalty_fn_args.kl_coef=0.2"), 1, [1.0] * 4)
     source = Rollouts(context)
     batch = source.with_advantages(with_reference(source, 1, [-0.5, -1.0, -0.5, -0.5]))
     assert [r.columns["advantages"] for r in batch.rows] == pytest.approx([0.7071, -0.7071, 0, 0], abs=1e-4)
@@ -324,8 +313,7 @@ def test_an_adaptive_coefficient_follows_the_rows_of_the_step_however_few_are_cu
 
 def test_a_step_without_an_action_token_says_so(stage):
     """Row 3 alone has some, and trainer step 1 is row 0: there is no KL to follow, and nothing to learn."""
-    context = stage("algorithm.kl_penalty_fn=k1", "buffer.train_batch_size=1")
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    context = explore(stage("algorithm.kl_penalty_fn=k1", "buffer.train_batch_size=1"), 1, [1.0, 0.0, 1.0, 1.0])
     edit(context, lambda place, one: replace(one, action_mask=[0] * len(one.response_tokens)) if place < 3 else one)
     source = Rollouts(context)
     with refuses(StageError, "1 has"):
@@ -334,8 +322,7 @@ def test_a_step_without_an_action_token_says_so(stage):
 
 def test_gae_takes_the_critics_values_and_gives_it_returns(stage):
     """Reward 1 at the end, V = 0.25 throughout, gamma = lambda = 1: G = 1 - V everywhere, so whitened 0; returns 1."""
-    context = stage("algorithm.advantage_fn=ppo", "algorithm.advantage_fn_args={}")
-    explore(context, 1, [1.0] * 4)
+    context = explore(stage("algorithm.advantage_fn=ppo", "algorithm.advantage_fn_args={}"), 1, [1.0] * 4)
     source = Rollouts(context)
     cut = source.cut(1)
     for row_ in cut.rollouts:
@@ -347,8 +334,7 @@ def test_gae_takes_the_critics_values_and_gives_it_returns(stage):
 
 def test_rows_that_an_advantage_leaves_out_are_not_trained_on(stage):
     """The second group's rewards are equal."""
-    context = stage("algorithm.advantage_fn_args={std_threshold: 0.0}")
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    context = explore(stage("algorithm.advantage_fn_args={std_threshold: 0.0}"), 1, [1.0, 0.0, 1.0, 1.0])
     assert [r.id for r in batch_of(Rollouts(context), 1).rows] == ["1/0", "1/1"]
     explore(context, 1, [1.0] * 4)
     with refuses(StageError, "1 has", "algorithm.advantage_fn=grpo"):
@@ -371,8 +357,7 @@ def test_the_stage_publishes_and_ends_as_the_schedule_says(stage):
 
 
 def test_the_probe_is_the_head_of_the_longest_row(stage):
-    context = stage()
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    context = explore(stage(), 1, [1.0, 0.0, 1.0, 1.0])
     batch = batch_of(Rollouts(context), 1)
     assert batch.probe(256) == ([7, 8, 9, 9, 9], ())  # of six: the engine must have room for one token more
     assert batch.probe(3) == ([7, 8, 9], ())
@@ -389,8 +374,7 @@ def test_the_probe_is_of_a_row_with_images_if_there_is_one_and_has_all_of_its_pr
 
 def test_attempts_that_were_cut_have_no_token_in_the_loss(stage):
     """Rewards 1 and 0 of the first group are compared as ever; of its second row nothing is learnt."""
-    context = stage("algorithm.mask_truncated_completions=true")
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    context = explore(stage("algorithm.mask_truncated_completions=true"), 1, [1.0, 0.0, 1.0, 1.0])
     edit(context, lambda place, one: replace(one, finish_reason=("stop", "length", "stop", None)[place]))
     found = batch_of(Rollouts(context), 1)
     assert [one.columns["advantages"] for one in found.rows[:2]] == pytest.approx([0.7071, -0.7071], abs=1e-4)
@@ -400,9 +384,8 @@ def test_attempts_that_were_cut_have_no_token_in_the_loss(stage):
 
 def test_components_count_by_their_weights_in_advantages_alone(stage):
     """Form 0.2 and right 1 with weight 3: 3.2. A component that a row lacks adds nothing. Plain sums are reported."""
-    context = stage("algorithm.reward_weights={right: 3.0}", "algorithm.advantage_fn=reinforce",
-                    "algorithm.advantage_fn_args={}")
-    explore(context, 1, [1.2, 0.2, 0.2, 0.2])
+    context = explore(stage("algorithm.reward_weights={right: 3.0}", "algorithm.advantage_fn=reinforce",
+                            "algorithm.advantage_fn_args={}"), 1, [1.2, 0.2, 0.2, 0.2])
     parts = [[("form", 0.2), ("right", 1.0)], *[[("form", 0.2), ("right", 0.0)]] * 2, [("form", 0.2)]]
     edit(context, lambda place, one: replace(one, reward_components=parts[place]))
     found = batch_of(Rollouts(context), 1)

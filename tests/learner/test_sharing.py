@@ -96,7 +96,8 @@ def test_a_conversation_is_a_tree_and_each_row_has_losses_of_its_own():
         "shared": [0, 1, 2], "keys": [0, 1, 0, 1, 2], "cu_keys": [0, 2, 5], "longest_queries": 3, "longest_keys": 3}
     assert attention.layout(micro.segments, CPU, "padded")["gather"].tolist() == [
         [0, 1, 2, 3, 4], [0, 1, 2, 5, 0], [0, 1, 6, 0, 0]]
-    assert not pack(some[:2], 20, 0, 1, fill=Fill.SHARED)[0].segments.continue_others
+    pairs = [pack(some[first : first + 2], 20, 0, 1, fill=Fill.SHARED)[0] for first in (0, 2)]
+    assert [micro.segments.continue_others for micro in pairs] == [False, True]
 
 
 @pytest.mark.parametrize("fill", Fill)
@@ -157,6 +158,7 @@ def test_rows_of_a_tree_are_cut_where_they_share_least():
         [(0, 1), (1, 2), (2, 4), (4, 6), (6, 7)],
         [(0, 4), (4, 6), (6, 7)],
         [(0, 6), (6, 7)]]
+    assert runs(np.array([1])) == [[(0, 1), (1, 2)], [(0, 2)]]
 
 
 @pytest.mark.parametrize(("prompt", "response", "each", "wanted"), [

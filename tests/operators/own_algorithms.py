@@ -9,6 +9,11 @@ from ouroboros.operators.algorithm import Algorithm
 from ouroboros.operators.losses.mixture import chord_mu
 
 
+def own_rewards(batch: pa.Table) -> pa.Table:
+    """The reward as advantage."""
+    return batch.select(["experience_id", "reward"]).rename_columns(["experience_id", "advantage"])
+
+
 class OwnPpo(Algorithm):
     """A second network: it learns first, twice over each batch, and its values are what advantages compare with."""
 

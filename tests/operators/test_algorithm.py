@@ -14,6 +14,7 @@ from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.objective import Objective
 from tests.configs import TINY, overridden
+from tests.factories import advantage_batch
 from tests.golden.messages import refuses
 
 OWN = "algorithm.algorithm_type=tests.operators.own_algorithms:"
@@ -121,6 +122,11 @@ def test_scores_of_pairs_with_a_state_that_a_checkpoint_keeps():
     resumed = Algorithm.of(algorithm.config, algorithm.saved())
     resumed.loss(scores)
     assert resumed.saved()["mean"] == pytest.approx(0.1875 + 0.375)
+
+
+def test_an_advantage_of_the_users_is_handed_the_batch_alone():
+    algorithm = Algorithm.of(overridden(*TINY, "algorithm.advantage_fn=tests.operators.own_algorithms:own_rewards"))
+    assert algorithm.advantages(advantage_batch(reward=[2.0]))["advantage"].to_pylist() == [2.0]
 
 
 def test_priorities_are_an_expression_of_the_settings():

@@ -1,7 +1,5 @@
 """What holds of every policy loss: shapes, no dependence on how the batch is cut, no overflow."""
 
-import math
-
 import pytest
 import torch
 
@@ -124,7 +122,3 @@ def test_pairs_that_were_split_are_our_mistake():
     for name in OF_PAIRS:
         with refuses(AssertionError, "split"):
             call(name, columns)
-
-
-def test_overflow_bounds_are_outside_every_trust_region():
-    assert math.exp(20) * 1e20 < torch.finfo(torch.float32).max

@@ -47,11 +47,7 @@ def text(html: str) -> str:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    run = FakeRun(tmp_path_factory.mktemp("run"), steps=6)
-    run.data()
-    run.sft()
-    run.evaluate("sft", 0.38)
-    run.rft()
+    run = FakeRun(tmp_path_factory.mktemp("run"), steps=6).data().sft().evaluate("sft", 0.38).rft()
     run.evaluate("rft", 0.81)
     return make(run)
 
@@ -63,11 +59,7 @@ def test_the_headline_is_the_solve_rate_before_and_after_with_intervals(page):
 
 
 def test_tasks_that_were_trained_on_and_duplicates_stand_beside_the_score(tmp_path, page):
-    run = FakeRun(tmp_path, steps=2)
-    run.data()
-    run.sft()
-    run.evaluate("sft", 0.38, rows=260, trained_tasks=0)
-    run.rft()
+    run = FakeRun(tmp_path, steps=2).data().sft().evaluate("sft", 0.38, rows=260, trained_tasks=0).rft()
     run.evaluate("rft", 0.81, rows=260, trained_tasks=31)
     words = text(make(run))
     headline, rest = words.split("Brackets are 95% intervals.")
@@ -152,9 +144,7 @@ def test_the_page_is_well_formed(page):
 
 
 def test_a_run_of_sft_alone_without_evaluation(tmp_path):
-    run = FakeRun(tmp_path, steps=2)
-    run.data()
-    run.sft()
+    run = FakeRun(tmp_path, steps=2).data().sft()
     page = make(run)
     assert "1.98 → 1.96" in text(page)  # 2 x 0.99, 2 x 0.99^2
     assert "Evaluation</h2>" not in page
@@ -162,8 +152,7 @@ def test_a_run_of_sft_alone_without_evaluation(tmp_path):
 
 
 def test_preference_training_shows_its_accuracy_and_margin(tmp_path):
-    run = FakeRun(tmp_path, steps=2)
-    run.data()
+    run = FakeRun(tmp_path, steps=2).data()
     stage = run.stage("dpo", "train", "curate", "model", seconds=1.0)
     for step, (chosen, rejected) in enumerate([(0.0, 0.0), (0.5, -0.25)], start=1):
         run._step(stage, step, loss=0.5, entropy=1.0, statistics=[
@@ -173,10 +162,7 @@ def test_preference_training_shows_its_accuracy_and_margin(tmp_path):
 
 
 def test_evaluations_on_the_way_are_a_curve_with_its_interval(tmp_path):
-    run = FakeRun(tmp_path, steps=3)
-    run.data()
-    run.rft("model")
-    run.interim(0.4, 0.55)
+    run = FakeRun(tmp_path, steps=3).data().rft("model").interim(0.4, 0.55)
     page = make(run)
     assert "<figcaption>sampled accuracy, test</figcaption>" in page
     words = "sampled accuracy, test by step, with its 95% interval: 40.0% [35.0, 45.0] at step 1, 55.0% [50.0, 60.0]"
@@ -192,27 +178,19 @@ def test_a_model_that_was_evaluated_twice_has_two_rows():
 
 
 def test_one_evaluation_on_the_way_is_no_curve(tmp_path):
-    run = FakeRun(tmp_path, steps=3)
-    run.data()
-    run.rft("model")
-    run.interim(0.4)
+    run = FakeRun(tmp_path, steps=3).data().rft("model").interim(0.4)
     assert "sampled accuracy, test" not in make(run)
 
 
 def test_without_rollouts_the_evaluated_answers_are_shown(tmp_path):
-    run = FakeRun(tmp_path, steps=1)
-    run.data()
-    run.sft()
-    run.evaluate("sft", 0.38)
+    run = FakeRun(tmp_path, steps=1).data().sft().evaluate("sft", 0.38)
     page = make(run)
     outcomes = re.findall(r'data-stage="evaluate_sft" data-step="1" data-outcome="(\w+)"', page)
     assert outcomes == ["wrong"] * 2 + ["right"] * 2
 
 
 def test_one_evaluation_and_rft_gives_the_solve_rate_of_training(tmp_path):
-    run = FakeRun(tmp_path, steps=3)
-    run.data()
-    run.rft("model")
+    run = FakeRun(tmp_path, steps=3).data().rft("model")
     assert "(rft)" in text(make(run))
 
 
@@ -343,10 +321,7 @@ def test_the_images_of_a_prompt_are_part_of_the_page(tmp_path, monkeypatch):
     """Task t0 has three images, of which two are shown; 2 of 8 rows of the step are attempts at it. The page has each
     image once."""
     monkeypatch.setattr(sampled, "IMAGES", 2)
-    run = FakeRun(tmp_path, steps=1)
-    run.data()
-    run.images(png(), png(640, 320), png(9))
-    run.rft("model")
+    run = FakeRun(tmp_path, steps=1).data().images(png(), png(640, 320), png(9)).rft("model")
     html = make(run)
     kept = dict(re.findall('<symbol id="([^"]*)".*?href="data:image/webp;base64,([^"]*)', html))
     assert html.count("base64,") == len(kept) == 2
@@ -357,9 +332,7 @@ def test_the_images_of_a_prompt_are_part_of_the_page(tmp_path, monkeypatch):
 
 
 def test_long_texts_have_their_ends(tmp_path):
-    run = FakeRun(tmp_path, steps=1)
-    run.data()
-    run.rft("model")
+    run = FakeRun(tmp_path, steps=1).data().rft("model")
     path = tables.step_file(run.stages[-1]["directory"], "experience", 1)
     made = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
     made[1].response = "a" * 700 + "b" * 700

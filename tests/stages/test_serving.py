@@ -534,9 +534,7 @@ def test_a_damaged_part_of_the_journal_is_named_and_what_it_tears_is_left_out(tm
 
 
 def test_a_run_is_served_by_its_last_model_that_writes(tmp_path, tiny_model):
-    run = FakeRun(tmp_path)
-    run.data()
-    run.sft()
+    run = FakeRun(tmp_path).data().sft()
     run.view()
     policy, judge = Path(run.stages[-1]["directory"]), run.stage("judge", "train", "curate", "sft")
     shutil.copytree(model_directory(tiny_model), policy / "model")

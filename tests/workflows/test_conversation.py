@@ -159,6 +159,8 @@ def test_a_malformed_call_is_text():
     _, _, choice = played.turn([ASKED], "<tool_call>\n{add 1 2}\n</tool_call>")
     assert (choice.calls, choice.finish) == ([], "stop")
     assert "{add 1 2}" in choice.text
+    _, _, choice = played.turn([ASKED], FAMILIES["qwen2.5"][3] + "<|im_start|>", tools=())  # without tools it is none
+    assert (choice.calls, choice.text) == ([], FAMILIES["qwen2.5"][3])
 
 
 @pytest.mark.parametrize("parser", [

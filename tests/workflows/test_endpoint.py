@@ -184,6 +184,8 @@ def test_other_clients(roll, agent, api):
 def test_what_is_refused_says_so_and_the_attempt_goes_on(roll):
     outcome = roll(clients.is_refused, "ab")
     assert (outcome.reason, outcome.own_text, len(outcome.calls)) == (None, "ab", 1)
+    assert roll(partial(clients.asks, content="1" * 50), "ab").own_text == "ab"  # 51 tokens, of 200
+    assert roll(partial(clients.continues_ids, ids=[30]), "ab").own_text == "ab"
 
 
 class Slow(Scripted):

@@ -17,9 +17,7 @@ TASKS = [f"t{number}" for number in range(10)]
 
 def run_of(root, name: str, solved: int, tasks=TASKS) -> view.View:
     """A run that solved the first `solved` tasks."""
-    run = FakeRun(root / name, f"toy/{name}")
-    run.data()
-    run.sft()
+    run = FakeRun(root / name, f"toy/{name}").data().sft()
     evaluated(run, "sft", {task: [int(at < solved)] for at, task in enumerate(tasks)})
     return view.open_view(run.view())
 

@@ -175,8 +175,7 @@ def test_a_group_beside_a_row_and_the_columns_of_its_task(tmp_path):
 
 
 def test_the_images_of_a_prompt_are_shown_small_also_in_an_evaluation(tmp_path):
-    run = FakeRun(tmp_path).whole()
-    run.images(png(), png(800, 20))
+    run = FakeRun(tmp_path).whole().images(png(), png(800, 20))
     shown_run = view.open_view(run.view())
     for name, table, at in (("rft", "experience", Address(2, 0)), ("evaluate_rft", "samples", Address(4, 0))):
         stage = next(one for one in shown_run.stages if one.name == name)

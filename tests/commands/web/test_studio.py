@@ -282,8 +282,7 @@ def test_only_the_page_itself_is_answered(stranger):
 def test_the_page_is_of_the_run_that_was_started(client, tmp_path, monkeypatch, said, text, words, page):
     drafts.save(studio.Path(), "mine.yaml", text, None)
     for name in ("a", "a_2026"):
-        run = FakeRun(tmp_path, f"ouroboros/{name}")
-        run.data()
+        run = FakeRun(tmp_path, f"ouroboros/{name}").data()
         run.view()
     monkeypatch.setattr(studio, "command", lambda *_: subprocess.CompletedProcess([], 0, said, ""))
     assert asked(client, "start", file="mine.yaml", words=words)["page"] == page

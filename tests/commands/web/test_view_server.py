@@ -33,8 +33,7 @@ RUN = "toy/first"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    run = FakeRun(tmp_path_factory.mktemp("view")).whole()
-    run.interim(0.5, 0.6)
+    run = FakeRun(tmp_path_factory.mktemp("view")).whole().interim(0.5, 0.6)
     run.view()
     return run.root
 
@@ -145,8 +144,7 @@ def test_runs_are_compared_by_the_last_evaluation_of_the_first(tmp_path):
 
 
 def test_a_run_says_when_a_stage_that_is_not_complete_changed(tmp_path):
-    run = FakeRun(tmp_path)
-    run.data()
+    run = FakeRun(tmp_path).data()
     stage = run.stage("rft", "rft", "curate", "model", complete=False)
     run.view()
     client = visitor(tmp_path, headers=HEADERS)
@@ -181,8 +179,7 @@ def test_runs_as_a_table_have_the_settings_that_differ_and_their_newest_scores(t
 
 
 def test_logs_are_the_last_records_of_at_least_a_level(tmp_path, monkeypatch):
-    run = FakeRun(tmp_path)
-    run.data()
+    run = FakeRun(tmp_path).data()
     run.view()
     lines = [f"2026-01-01 00:00:0{at},000 {level} line {at}\n" for at, level in enumerate(["INFO", "ERROR"] * 3)]
     Path(run.stages[0]["directory"], "stage.log").write_text("".join(lines))
@@ -225,9 +222,7 @@ def test_the_pace_of_stages_is_that_of_the_last_run_that_had_them(root):
 
 
 def test_steps_that_come_later_are_added_to_a_curve(tmp_path):
-    run = FakeRun(tmp_path, steps=2)
-    run.data()
-    run.sft()
+    run = FakeRun(tmp_path, steps=2).data().sft()
     stage = tmp_path / "store" / run.stages[-1]["directory"].rpartition("/")[2]
     assert curves.read(stage, "steps").steps == [1, 2]
     run._step(stage, 3, loss=7.0, start=[("trainer: imports", 14.0)])

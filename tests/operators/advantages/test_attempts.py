@@ -157,32 +157,6 @@ def single(rows: int, seed: int) -> dict[str, list]:
             "baseline_reward": source.normal(size=rows).tolist(), "run_index": [i % 4 for i in range(rows)]}
 
 
-def old_gae(columns: dict[str, list], gamma: float, lam: float):
-    """Generalised advantage estimation row by row: (whitened advantages, returns), of action tokens."""
-    gains, values = [], []
-    for mask, reward, given in zip(columns["action_mask"], columns["reward"], columns["values"], strict=True):
-        own = [value for value, acts in zip(given, mask, strict=True) if acts]
-        gain, row = 0.0, []
-        for k in reversed(range(len(own))):
-            end = k == len(own) - 1
-            delta = (reward if end else 0.0) + gamma * (0.0 if end else own[k + 1]) - own[k]
-            gain = delta if end else delta + gamma * lam * gain
-            row.insert(0, gain)
-        gains += row
-        values += own
-    gains = np.array(gains)
-    return (gains - gains.mean()) / np.sqrt(gains.var(ddof=1) + 1e-8), gains + np.array(values)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_gae_of_one_row_per_attempt_has_the_bits_of_the_formula_row_by_row(seed):
-    columns = single(40, seed)
-    made = ppo(advantage_batch(**columns), gamma=0.97, lam=0.9)
-    acts = np.concatenate(columns["action_mask"]).astype(bool)
-    for name, wanted in zip(("advantage", "returns"), old_gae(columns, 0.97, 0.9), strict=True):
-        assert np.concatenate(made[name].to_pylist())[acts].tobytes() == wanted.tobytes()
-
-
 @pytest.mark.parametrize("name", ["asymre", "dr_grpo", "grpo", "opmd", "ppo", "raft", "rec", "reinforceplusplus",
                                   "remax", "rloo"])
 def test_knowing_that_each_row_is_an_attempt_changes_no_bit(name):

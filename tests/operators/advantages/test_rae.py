@@ -3,7 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from ouroboros.operators.advantages.rae import Rae
+from ouroboros.operators.algorithm import Algorithm
+from tests.configs import TINY, overridden
 
 
 def batch(*rows):
@@ -15,8 +16,13 @@ def batch(*rows):
                      "group_id": groups, **columns})
 
 
-def found(table, state, decay=0.5):
-    return Rae(decay=decay)(table, state)["advantage"].to_pylist()
+def found(table, state):
+    """By the algorithm, which hands the advantage its state; decay 1/2."""
+    words = "algorithm.advantage_fn=rae", "algorithm.advantage_fn_args={decay: 0.5}"
+    algorithm = Algorithm.of(overridden(*TINY, *words), state)
+    made = algorithm.advantages(table)["advantage"].to_pylist()
+    state.update(algorithm.state)
+    return made
 
 
 def test_each_role_has_its_running_mean_which_the_next_batch_goes_on_from():

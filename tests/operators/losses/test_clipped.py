@@ -115,7 +115,7 @@ def test_sapo_is_the_papers_objective_and_fades_on_both_sides():
     s = 1 / (1 + math.exp(-2))
     expected = [-1.0, 1.0, -4 * s * (1 - s) * 3]
     assert tokens(sapo, [1.0, 1.0, 3.0], [1.0, -1.0, 1.0], gradient=True) == pytest.approx(expected)
-    assert abs(tokens(sapo, [20.0], [1.0], gradient=True)[0]) < 1e-5
+    assert tokens(sapo, [5.0, 20.0], [1.0, 1.0], gradient=True) == pytest.approx([-0.35325, 0], abs=1e-5)
     statistics = tokens(sapo, [1.0, 3.0], [1.0, 1.0])[1]
     assert statistics["soft_gate"] == pytest.approx([1.0, 0.41997], abs=1e-5)
     assert statistics["clip_fraction"] == [0, 1]

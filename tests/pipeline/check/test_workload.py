@@ -84,28 +84,21 @@ def test_disk_is_experience_checkpoints_and_weights():
     assert disk(stage("rft", buffer__total_steps=None), TIED, 4).tables is None
 
 
-@pytest.mark.parametrize(("steps", "checkpoints"), [(25, 1), (26, 2), (50, 2), (51, 3), (1000, 3)])
-def test_a_short_stage_has_fewer_checkpoints_than_may_be_kept(steps, checkpoints):
+@pytest.mark.parametrize(("steps", "more", "checkpoints"), [
+    *((steps, {}, made) for steps, made in ((25, 1), (26, 2), (50, 2), (51, 3), (1000, 3))),  # 2, and one is written
+    (1000, {"trainer__keep_every": 100}, 3 + 10),  # each hundredth stays
+    (1000, {"trainer__keep_every": 100, "trainer__max_checkpoints_to_keep": None}, 40 + 10),
+    (60, {"trainer__max_checkpoints_to_keep": None}, 3)])
+def test_checkpoints_are_as_many_as_are_made_and_kept(steps, more, checkpoints):
     """One every 25 steps, and the last."""
-    found = disk(stage("rft", buffer__total_steps=steps), TIED, 4)
+    found = disk(stage("rft", buffer__total_steps=steps, **more), TIED, 4)
     assert found.checkpoints == checkpoints * (4 * (P + 40) + 16 * P)
 
 
-@pytest.mark.parametrize(("kept", "checkpoints"), [(2, 3 + 10), (None, 40 + 10)])
-def test_checkpoints_for_branches_are_there_besides(kept, checkpoints):
-    """One every 25 of 1000 steps, and each hundredth stays."""
-    found = disk(stage("rft", buffer__total_steps=1000, trainer__keep_every=100,
-                       trainer__max_checkpoints_to_keep=kept), TIED, 4)
-    assert found.checkpoints == checkpoints * (4 * (P + 40) + 16 * P)
-
-
-def test_where_all_checkpoints_are_kept_their_number_follows_from_the_steps_or_is_not_known():
-    """One every 25 of 60 steps, and the last: 3."""
-    of_all, one = {"trainer__max_checkpoints_to_keep": None}, 4 * (P + 40) + 16 * P
-    assert disk(stage("rft", buffer__total_steps=60, **of_all), TIED, 4).checkpoints == 3 * one
-    found = disk(stage("rft", buffer__total_steps=None, **of_all), TIED, 4)
-    assert (found.checkpoint, found.checkpoints) == (one, None)
-    assert found.total == one + found.versions  # at least
+def test_where_all_checkpoints_are_kept_their_number_may_not_be_known():
+    found = disk(stage("rft", buffer__total_steps=None, trainer__max_checkpoints_to_keep=None), TIED, 4)
+    assert (found.checkpoint, found.checkpoints) == (4 * (P + 40) + 16 * P, None)
+    assert found.total == found.checkpoint + found.versions  # at least
 
 
 def test_a_critic_is_in_every_checkpoint_and_an_untied_head_is_a_parameter_like_others():

@@ -57,6 +57,7 @@ def test_what_only_a_longer_stage_asks_for_is_not_published_where_none_can_follo
                          f"algorithm.optimizer.lr_scheduler_type={kind}")
               for kind in ("constant", "wsd", "cosine", "linear")]
     assert [published(rft_schedule(one, 1)) for one in config] == [[1, 2, 3, 4]] * 2 + [[1, 2, 3]] * 2
+    assert published(rft_schedule(config[2], 1).until(3)) == [1, 2]  # the later steps go on from these
 
 
 def test_the_rows_of_trainer_steps_and_the_explorer_steps_that_they_need():
@@ -65,6 +66,7 @@ def test_the_rows_of_trainer_steps_and_the_explorer_steps_that_they_need():
     assert [Schedule(8, 8, 1, 0, 5).last_explorer_step(t) for t in (1, 2, 5)] == [1, 2, 5]
     assert [Schedule(32, 8, 4, 0, 12).last_explorer_step(t) for t in range(1, 13)] == [1] * 4 + [2] * 4 + [3] * 4
     assert [Schedule(8, 8, 4, 0, 10).last_with_same_weights(s) for s in (1, 4, 5, 9, 10)] == [4, 4, 8, 10, 10]
+    assert [Schedule(8, 8, 1, 0, 5).oldest(s, 1) for s in (1, 3, 9)] == [0, 1, 3]  # rows of 9 would be trained on in 5
 
 
 def evaluated(schedule: Schedule, interval: int) -> list[tuple[int, int]]:

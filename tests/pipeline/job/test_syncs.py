@@ -82,6 +82,16 @@ def _no_pauses(monkeypatch):
     monkeypatch.setattr(files.os, "fsync", lambda descriptor: None)
 
 
+def test_the_schedule_decides(tmp_path):
+    """Versions 0 0 2 2 4 4, of which a step has those of the step before."""
+    fixed = Both(tmp_path, Schedule(8, 8, 2, 0, 6), "fixed", None).trainer
+    assert [fixed.before(step) for step in range(1, 7)] == [0, 0, 0, 2, 2, 4]
+    assert [step for step in range(7) if fixed.publishes(step)] == [0, 2, 4]
+    for step, awaited in ((3, True), (4, False)):  # 4 is the last with version 2, which is not there
+        record(tmp_path, step, 2)
+        assert fixed.awaits(2) is awaited
+
+
 def test_the_trainer_drives(tmp_path):
     """Every second version is published. The explorer takes the newest; bound 2: step 4 needs version 1, so 2."""
     both = Both(tmp_path, Schedule(8, 8, 2, 0, 6), "trainer_driven", 2, interval=2)
@@ -122,6 +132,13 @@ def test_the_explorer_asks_sooner_where_rows_would_become_too_old(tmp_path):
     assert [both.explore(), both.explore()] == [0, 0]
     assert both.explore() >= 1
     assert both.asks == 1
+
+
+def test_the_explorer_asks_where_the_weights_of_the_step_before_are_lost(tmp_path):
+    both = Both(tmp_path, Schedule(8, 8, 10, 0, 4), "explorer_driven", None, interval=10)
+    both.explore()
+    files.remove_tree(versions.version_directory(tmp_path, 0))
+    assert (both.explore(), both.asks) == (1, 1)
 
 
 def test_an_idle_trainer_answers_with_what_it_has_published(tmp_path):
@@ -168,6 +185,7 @@ def test_a_killed_step_begins_with_the_same_weights_again(tmp_path, style):
     assert both.opened().begin(2, both.train) > version
     syncs.forget(tmp_path)
     assert not list(tmp_path.glob("weights/*.json"))
+    assert both.opened().begin(2, both.train) > version
 
 
 def test_a_resumed_trainer_publishes_what_the_next_step_waits_for(tmp_path):

@@ -22,8 +22,7 @@ from tests.golden.messages import refuses, wording
 
 def point(root, name: str, value: float | None, lr: float = 1e-6, failed: str | None = None):
     """A run toy/NAME that ends with an evaluation, complete with `value`, or not complete."""
-    run = FakeRun(root, f"toy/{name}")
-    run.data()
+    run = FakeRun(root, f"toy/{name}").data()
     run.stage(f"sft{name}", "train", "curate", "model")
     run.evaluate(f"sft{name}", 0.2)  # an earlier model: not what the run is ranked by
     run.stage(f"rft{name}", "rft", "curate", f"sft{name}", complete=failed is None)

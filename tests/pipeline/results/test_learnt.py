@@ -30,11 +30,7 @@ def evaluated(run: FakeRun, model: str, responses: dict[str, list], metric="samp
 
 
 def trained(root: Path) -> FakeRun:
-    run = FakeRun(root)
-    run.data()
-    run.sft()
-    run.rft()
-    return run
+    return FakeRun(root).data().sft().rft()
 
 
 def change(root: Path, before: dict, after: dict, *given, **intervals) -> learnt.Change:
@@ -51,9 +47,7 @@ def test_two_runs_are_compared_over_the_tasks_that_both_answered(tmp_path):
                "b": {"a": [0, 1], "b": [1, 0], "c": [1, 1], "d": [1, 1], "e": [1, 1]}, "c": {"z": [1, 1]}}
     runs = []
     for name, given in answers.items():
-        run = FakeRun(tmp_path / name, f"toy/{name}")
-        run.data()
-        run.sft()
+        run = FakeRun(tmp_path / name, f"toy/{name}").data().sft()
         evaluated(run, "sft", given)
         runs.append(view.open_view(run.view()))
     first, second, other = (learnt.scores(run)[0] for run in runs)
@@ -110,9 +104,7 @@ def test_rewards_need_ten_pairs_for_a_verdict(tmp_path, tasks, verdict):
 
 
 def test_a_run_without_an_evaluation_has_a_line_for_it(tmp_path):
-    run = FakeRun(tmp_path)
-    run.data()
-    run.sft()
+    run = FakeRun(tmp_path).data().sft()
     assert "eval_tasksets" in learnt.summary(view.open_view(run.view()))
 
 

@@ -119,10 +119,7 @@ def test_an_adapter_is_copied_as_peft_reads_it(stage, tmp_path):
 @pytest.fixture
 def trained(tmp_path):
     """A run with sft and rft, and trained(stage, version, …): its weights of these versions."""
-    run = FakeRun(tmp_path, "toy/first")
-    run.data()
-    run.sft()
-    run.rft()
+    run = FakeRun(tmp_path, "toy/first").data().sft().rft()
     run.view()
     shown = sweep_view.find(tmp_path, "toy/first")
 

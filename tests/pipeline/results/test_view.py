@@ -72,9 +72,7 @@ def test_every_command_says_the_same_of_a_name_that_no_run_has(tmp_path, monkeyp
 
 
 def test_states_of_stages(tmp_path):
-    run = FakeRun(tmp_path, steps=4)
-    run.data()
-    run.sft()
+    run = FakeRun(tmp_path, steps=4).data().sft()
     (sft := view.open_view(run.view()).stages[-1].directory / "manifest.json").unlink()
     partial = view.state(view.open_view(run.view()).stages[-1])
     wording(partial.state, "partial", "4 of 4")
@@ -124,8 +122,7 @@ def test_an_error_keeps_its_first_and_last_lines(room, kept):
 
 
 def test_a_file_system_without_locks_is_named(tmp_path):
-    run = FakeRun(tmp_path, steps=4)
-    run.data()
+    run = FakeRun(tmp_path, steps=4).data()
     run.view()
     stage = view.open_view(run.path).stages[0].directory
     (stage / ".lock").touch()
@@ -137,9 +134,7 @@ def test_a_file_system_without_locks_is_named(tmp_path):
 
 
 def test_a_failed_stage_says_why_until_a_later_life_of_it_is_cut_off(tmp_path):
-    run = FakeRun(tmp_path, steps=4)
-    run.data()
-    run.sft()
+    run = FakeRun(tmp_path, steps=4).data().sft()
     stage = view.open_view(run.view()).stages[-1]
     (stage.directory / "manifest.json").unlink()
     (stage.directory / "stage.error").write_text("the trainer died\nlog: ...\n")

@@ -26,7 +26,8 @@ TENTH, QUARTER, HALF = Fraction(1, 10), Fraction(1, 4), Fraction(1, 2)
 @pytest.mark.parametrize(("size", "step", "group", "experts", "replayed", "expected"), [
     # 32 rows in groups of 4. A tenth is 3.2, so 4 expert rows. 0.3 is 9.6 rows or 2.4 groups, so 8 rows
     (32, 32, 4, TENTH, NONE, TrainBatch(28, 0, 4)), (32, 32, 4, NONE, Fraction(3, 10), TrainBatch(24, 8, 0)),
-    (32, 32, 4, TENTH, Fraction(3, 10), TrainBatch(20, 8, 4)), (32, 32, 4, NONE, NONE, TrainBatch(32)),
+    (32, 32, 4, TENTH, Fraction(3, 10), TrainBatch(20, 8, 4)), (96, 96, 8, NONE, Fraction(3, 10), TrainBatch(72, 24)),
+    (32, 32, 4, NONE, NONE, TrainBatch(32)),
     # without a size an explorer step is new and the rest comes on top: half of 64 is 32; a tenth of 35 is 4, which
     # leaves 31, of 36 too: 32; a quarter of 40 is 2.5 groups, so 2: 32
     (None, 256, 8, NONE, HALF, TrainBatch(256, 256, 0)),  # 504 would do too, with 248

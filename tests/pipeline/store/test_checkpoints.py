@@ -69,25 +69,16 @@ def test_a_checkpoint_whose_deletion_was_interrupted_is_not_complete(tmp_path, m
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step=000010"]
 
 
-def test_one_of_an_interruption_is_kept_until_the_next_and_does_not_count(tmp_path):
-    for step in (25, 50, 57):
+@pytest.mark.parametrize(("steps", "marked", "newest", "left"), [
+    ((25, 50, 57), (57, "unscheduled"), 2, [25, 50, 57]),  # one of an interruption stays until the next
+    ((25, 50, 57, 75), (57, "unscheduled"), 2, [50, 75]), ((25, 50, 75, 100), (50, "kept"), 1, [50, 100])])
+def test_some_checkpoints_do_not_count(tmp_path, steps, marked, newest, left):
+    for step in steps:
         checkpoint(tmp_path, step)
-    place = checkpoints.checkpoint_directory(tmp_path, 57) / files.MANIFEST
-    files.write_json(place, files.read_json(place) | {"unscheduled": True})
-    checkpoints.keep_newest(tmp_path, 2)
-    assert checkpoints.complete_checkpoints(tmp_path) == [25, 50, 57]
-    checkpoint(tmp_path, 75)
-    checkpoints.keep_newest(tmp_path, 2)
-    assert checkpoints.complete_checkpoints(tmp_path) == [50, 75]
-
-
-def test_one_that_is_kept_stays_and_does_not_count(tmp_path):
-    for step in (25, 50, 75, 100):
-        checkpoint(tmp_path, step)
-    place = checkpoints.checkpoint_directory(tmp_path, 50) / files.MANIFEST
-    files.write_json(place, files.read_json(place) | {"kept": True})
-    checkpoints.keep_newest(tmp_path, 1)
-    assert checkpoints.complete_checkpoints(tmp_path) == [50, 100]
+    place = checkpoints.checkpoint_directory(tmp_path, marked[0]) / files.MANIFEST
+    files.write_json(place, files.read_json(place) | {marked[1]: True})
+    checkpoints.keep_newest(tmp_path, newest)
+    assert checkpoints.complete_checkpoints(tmp_path) == left
 
 
 def test_a_linked_tree_is_a_copy_that_outlives_its_source_and_replaces_what_was_there(tmp_path):
@@ -203,18 +194,9 @@ def test_rewinding_keeps_evaluations_of_weights_that_it_keeps(tmp_path):
 
 
 def test_rewinding_without_a_checkpoint_keeps_what_the_first_model_made(tmp_path):
+    assert recovery.rewind(tmp_path, print) == 0  # a new stage
     cut_off(tmp_path)
     versions.publish(tmp_path, 0, export, {})
     assert recovery.rewind(tmp_path, print) == 0
     assert present(tmp_path) == {"experience": [1, 2], "rollouts": [1, 2], "trained": [], "steps": []}
     assert names(tmp_path / "weights") == []  # the trainer publishes version 0 again
-
-
-def test_rewinding_at_the_last_checkpoint_or_in_a_new_stage_changes_nothing(tmp_path):
-    assert recovery.rewind(tmp_path, print) == 0
-    explore(tmp_path, 1, 0)
-    train(tmp_path, 1)
-    checkpoint(tmp_path, 1)
-    before = present(tmp_path)
-    assert recovery.rewind(tmp_path, print) == 1
-    assert present(tmp_path) == before
