@@ -147,7 +147,7 @@ def remarks() -> Iterator[Problem]:
 
 def _tested_engines() -> dict[str, list[str]]:
     """Returns the versions of each engine that the lock files pin, that of the usual set-up first."""
-    pins = [line.split("==") for name in ("", "-gpu", "-gpu-next")
+    pins = [line.split("==") for name in ("", "-gpu", "-gpu-old")
             for line in (HOME / f"requirements{name}.lock").read_text().splitlines()]
     return {engine: [pin for name, pin in pins if name == engine] for engine in ENGINES}
 
