@@ -194,6 +194,7 @@ class Trainer:
         return manifest["step"]
 
     def run(self) -> None:
+        self.actor.make_room()
         if self.process.rank == 0:
             files.write_json(self.context.directory / TOTAL, {
                 "total_steps": self.source.total_steps, "overlap": self.context.config.trainer.overlap,

@@ -60,6 +60,7 @@ class Publishing:
         if pictures:  # file: step=….parquet where any is of an agent, else pictures.parquet
             probe |= {"pictures": [one.hash for one in pictures], "file": max(Path(one.file).name for one in pictures)}
         state = self.actor.trainable_state()
+        self.actor.make_room()
         if state is not None:
             export = self.actor.write_adapter if self.actor.adapter else partial(self._write, version)
             versions.publish(self.context.directory, version, partial(export, state), probe)
