@@ -32,8 +32,9 @@ CASES = {  # name -> shape, GiB that may be in use, GiB of the engine, settings
     "7B, QLoRA": ("Qwen2.5-7B", 23.5, 17.0, ["model.load_in_4bit=true"]),
     "1.5B, LoRA": ("Qwen2.5-1.5B", 11.5, 5.0, []),
     "1.5B, QLoRA": ("Qwen2.5-1.5B", 11.5, 5.0, ["model.load_in_4bit=true"]),
-    "tiny": ("tiny", 1.0, 0.5, ["model.load_in_4bit=true", "model.max_response_tokens=32", "model.dtype=bfloat16",
-                                "trainer.max_token_len_per_gpu=512"]),
+    "tiny": ("tiny", 1.0, 0.5, [
+        "model.load_in_4bit=true", "model.max_response_tokens=32", "model.dtype=bfloat16",
+        "explorer.rollout_model.engine_type=transformers", "trainer.max_token_len_per_gpu=512"]),
 }
 
 

@@ -161,10 +161,14 @@ def tiles_problem(size: Size, config: Config) -> Problem | None:
 
 def four_bits_problem(size: Size, config: Config) -> Problem | None:
     """Reports weights that are to be in 4 bits, of a model with experts, whose weights are no linear layers'."""
-    if config.model.load_in_4bit and config.kind.trains and any(layer.experts for _, layer in size.layers):
+    if config.model.load_in_4bit and config.kind.trains and _has_experts(size):
         return Problem("model.load_in_4bit", "the model has experts, whose weights are not held in 4 bits.", "Set "
                        "false.", found=True)
     return None
+
+
+def _has_experts(size: Size) -> bool:
+    return any(layer.experts for _, layer in size.layers)
 
 
 def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
@@ -195,8 +199,9 @@ def _advice(size: Size, config: Config, gpus: Gpus, room: float) -> str:
             made = made.but(key, value)
         return training(size, made, element).peak
 
-    for key, value in _changes(config, gpus).items():
-        if peak(taken) > room and peak(taken | {key: value}) < peak(taken):
+    for key, value in _changes(size, config, gpus).items():
+        apart = {"model.load_in_4bit", "trainer.zero_stage"} <= {*taken, key}
+        if not apart and peak(taken) > room and peak(taken | {key: value}) < peak(taken):
             taken[key] = value
     for key in list(taken):
         without = {name: value for name, value in taken.items() if name != key}
@@ -208,7 +213,7 @@ def _advice(size: Size, config: Config, gpus: Gpus, room: float) -> str:
     return f"With {listed} about {peak(taken) / GIB:.1f} GiB{lacks}."
 
 
-def _changes(config: Config, gpus: Gpus) -> dict[str, Any]:
+def _changes(size: Size, config: Config, gpus: Gpus) -> dict[str, Any]:
     """Maps settings that may save memory to values, the least costly first."""
     settings = config.trainer
     changes = {"trainer.logprob_chunk_tokens": min(settings.logprob_chunk_tokens, 1024),
@@ -219,7 +224,8 @@ def _changes(config: Config, gpus: Gpus) -> dict[str, Any]:
     possible = gpus.count is None or (
         held_gpus(config.kind, config.but("trainer.ranks", 2 * settings.ranks)) <= gpus.count)
     left_out = {"trainer.ranks": not possible, "trainer.zero_stage": config.model.load_in_4bit,
-                "model.load_in_4bit": not config.model.lora_configs, "algorithm.optimizer.optimizer_type":
+                "model.load_in_4bit": not config.model.lora_configs or config.algorithm.has_critic or (
+                    settings.zero_stage == 3 or _has_experts(size)), "algorithm.optimizer.optimizer_type":
                 config.algorithm.optimizer.optimizer_type != "adamw"}
     return {key: value for key, value in changes.items() if not left_out.get(key)}
 
