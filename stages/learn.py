@@ -210,7 +210,8 @@ class Trainer:
         finally:
             self.ended = True
             self.context.activity.now("ends")
-        self.process.stop()
+        if self.process.ranks > 1:  # alone it would take half a second on a GPU for nobody
+            self.process.stop()
 
     def _check(self) -> None:
         """Called by the reader while it waits for rollouts."""
