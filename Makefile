@@ -14,7 +14,7 @@
 # make soak   train the smallest shape for 2,000 steps (an hour); prints what grows, and fails beyond 1% per 100 steps
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
 # make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them. With
-#   LOCK=requirements-gpu-next.lock: with the newest vLLM and torch (docs/gpu.md compares the two)
+#   LOCK=requirements-gpu-old.lock: with vLLM 0.26 and torch 2.11 (docs/gpu.md compares the two)
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(shell command -v python$(v) 2>/dev/null)) python3)
 BIN := .venv/bin
 # .venv/.gpu marks a set-up for GPUs and names its lock, so that no other target installs other builds over it

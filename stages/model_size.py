@@ -173,6 +173,8 @@ def measure(model, adapter: Lora | None = None) -> Size:
         value_width=heads * (config.v_head_dim if rank else head), layers=(),
         latent=rank + config.qk_rope_head_dim if rank else 0, tower=_tower(model.config))
     layers = [_layer(layer, config, size) for layer in transformer.layers]
+    linear = [0, *(one.weight.numel() for one in transformer.modules() if isinstance(one, torch.nn.Linear))]
+    size = replace(size, linear=sum(linear), matrix=max(linear))
     if adapter:
         from ouroboros.stages.learner.engine.adapter import inject
 

@@ -65,6 +65,7 @@ def of_stage(config: Config, gpus: Gpus, start: Model, teacher: Model | None, si
             tight_teacher(taught, config, _element_bytes(own.dtype, gpus), gpus.gib) if own else None]
     found["problems"].append(tiles_problem(size, config))
     taken, trained = disk(config, size, element), adapter_words(size, config)
+    found["problems"].append(four_bits_problem(size, config))
     facts += [*([("LoRA", trained)] if trained else []), *described(size, config, gpus),
               *([("its teacher", teacher_words(taught, config, element))] if taught else []), ("disk", taken.words())]
     return found, taken
@@ -158,6 +159,18 @@ def tiles_problem(size: Size, config: Config) -> Problem | None:
                    "and act_fn.", "Set 1.", found=shards)
 
 
+def four_bits_problem(size: Size, config: Config) -> Problem | None:
+    """Reports weights that are to be in 4 bits, of a model with experts, whose weights are no linear layers'."""
+    if config.model.load_in_4bit and config.kind.trains and _has_experts(size):
+        return Problem("model.load_in_4bit", "the model has experts, whose weights are not held in 4 bits.", "Set "
+                       "false.", found=True)
+    return None
+
+
+def _has_experts(size: Size) -> bool:
+    return any(layer.experts for _, layer in size.layers)
+
+
 def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
     """Reports `trainer.overlap=true` where trainer, engines and auxiliary models together exceed USABLE of a GPU."""
     if not must_overlap(config):
@@ -186,8 +199,9 @@ def _advice(size: Size, config: Config, gpus: Gpus, room: float) -> str:
             made = made.but(key, value)
         return training(size, made, element).peak
 
-    for key, value in _changes(config, gpus).items():
-        if peak(taken) > room and peak(taken | {key: value}) < peak(taken):
+    for key, value in _changes(size, config, gpus).items():
+        apart = {"model.load_in_4bit", "trainer.zero_stage"} <= {*taken, key}
+        if not apart and peak(taken) > room and peak(taken | {key: value}) < peak(taken):
             taken[key] = value
     for key in list(taken):
         without = {name: value for name, value in taken.items() if name != key}
@@ -199,16 +213,19 @@ def _advice(size: Size, config: Config, gpus: Gpus, room: float) -> str:
     return f"With {listed} about {peak(taken) / GIB:.1f} GiB{lacks}."
 
 
-def _changes(config: Config, gpus: Gpus) -> dict[str, Any]:
+def _changes(size: Size, config: Config, gpus: Gpus) -> dict[str, Any]:
     """Maps settings that may save memory to values, the least costly first."""
     settings = config.trainer
     changes = {"trainer.logprob_chunk_tokens": min(settings.logprob_chunk_tokens, 1024),
                "trainer.max_token_len_per_gpu": max(settings.max_token_len_per_gpu // 2, workload(config).longest),
                "trainer.enable_gradient_checkpointing": True, "algorithm.optimizer.optimizer_type": "adamw8bit",
-               "trainer.offload_optimizer": True, "trainer.ranks": 2 * settings.ranks, "trainer.zero_stage": 3}
+               "model.load_in_4bit": True, "trainer.offload_optimizer": True,
+               "trainer.ranks": 2 * settings.ranks, "trainer.zero_stage": 3}
     possible = gpus.count is None or (
         held_gpus(config.kind, config.but("trainer.ranks", 2 * settings.ranks)) <= gpus.count)
-    left_out = {"trainer.ranks": not possible, "algorithm.optimizer.optimizer_type":
+    left_out = {"trainer.ranks": not possible, "trainer.zero_stage": config.model.load_in_4bit,
+                "model.load_in_4bit": not config.model.lora_configs or config.algorithm.has_critic or (
+                    settings.zero_stage == 3 or _has_experts(size)), "algorithm.optimizer.optimizer_type":
                 config.algorithm.optimizer.optimizer_type != "adamw"}
     return {key: value for key, value in changes.items() if not left_out.get(key)}
 
@@ -280,7 +297,7 @@ def _parts(found: Training) -> str:
     """Formats the parts of the peak: those of the backward pass or, when it is higher, of the optimizer step."""
     backward = {"gradients": found.gradients + found.bucket, "activations": found.activations}
     parts = {"process": found.process, "weights": found.weights, "optimizer": found.optimizer, "critic": found.critic,
-             **({"optimizer step": found.step} if found.idle + found.step == found.peak else backward)}
+             **({"optimizer step": found.step} if found.idle + found.leaves + found.step == found.peak else backward)}
     return ", ".join(f"{word} {value / GIB:.1f}" for word, value in parts.items() if value or word not in (
         "process", "critic"))
 

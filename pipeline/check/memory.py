@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from ouroboros.pipeline.check.model_size import Layer, Size, Tower
 from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.lora import BLOCK
 from ouroboros.pipeline.settings.setting import at
-from ouroboros.pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles, must_overlap
+from ouroboros.pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles, leaves_gpu, must_overlap
 from ouroboros.pipeline.settings.truncation import most_kept
 
 GIB = 2**30
@@ -37,6 +38,7 @@ class Training:
     and optimizer, after activations are freed. critic: persistent memory of PPO's critic; its own step never exceeds
     the policy's, which has the output head. gathered: weights of other ranks that ZeRO-3 holds during a pass. kept: of
     gradients and bucket, what ZeRO-3 allocates once and never frees. process: its CUDA context and NCCL's buffers.
+    leaves: of the weights, what is in host memory while an engine answers.
     """
 
     weights: float
@@ -49,23 +51,25 @@ class Training:
     gathered: float = 0.0
     kept: float = 0.0
     process: float = 0.0
+    leaves: float = 0.0
 
     @property
     def peak(self) -> float:
         """Returns the larger of the backward pass's peak and the optimizer step's."""
         backward = self.gathered + self.gradients + self.bucket + self.activations
-        return self.idle + max(backward - self.kept, self.step)
+        return self.idle + self.leaves + max(backward - self.kept, self.step)
 
     @property
     def idle(self) -> float:
         """Returns what remains while an engine uses the same GPU: activations and all other gradients are freed."""
-        return self.process + self.weights + self.optimizer + self.critic + self.kept
+        return self.process + self.weights - self.leaves + self.optimizer + self.critic + self.kept
 
 
 def training(size: Size, config: Config, element: int) -> Training:
     """Estimates the memory of one trainer rank. config: the stage's settings; element: bytes of a weight.
 
-    weights     c P (with an adapter c (P + A)); under ZeRO-3 that / W, unless offloaded
+    weights     c P (with an adapter c (P + A)); under ZeRO-3 that / W, unless offloaded. In 4 bits the N weights of
+                linear layers take N / 2, and c N / 64 of scales; one layer at a time is dequantized (activations)
     gathered    under ZeRO-3 c min(P, LIVE), or the largest module, such as a layer's experts
     optimizer   12 A / W, or 6 with adamw8bit: float32 master weights and Adam's two moments; in host memory when
                 offloaded
@@ -83,6 +87,10 @@ def training(size: Size, config: Config, element: int) -> Training:
     own = size.trained / ranks
     held = size.parameters + (size.trained if config.model.lora_configs else 0)
     weights, optimizer, kept = _kept(held, size.trained, settings, config.algorithm.optimizer.state_bytes, element)
+    above = activations(size, config, element)
+    if at(config, "model.load_in_4bit"):
+        weights -= size.linear * (element - 0.5 - element / BLOCK)
+        above += element * size.matrix
     gradients = element * (own if stage >= 2 else size.trained)
     if offload and stage >= 2:
         gradients = element * min(size.largest, size.trained)
@@ -90,12 +98,12 @@ def training(size: Size, config: Config, element: int) -> Training:
     single = 0 if element == 4 else 4
     of_step = (0 if kept else element * own) + (element + single) * at_once
     return Training(
-        weights=weights, optimizer=optimizer, gradients=gradients, activations=activations(size, config, element),
+        weights=weights, optimizer=optimizer, gradients=gradients, activations=above,
         bucket=element * BUCKET, step=gradients if offload else of_step,
         critic=sum(_kept(size.critic, size.critic, settings, settings.critic.optimizer.state_bytes, element))
         if config.algorithm.has_critic else 0,
         gathered=element * min(held, max(LIVE, size.gathered)) if stage == 3 else 0, kept=kept,
-        process=CONTEXT + NCCL * (ranks > 1),
+        process=CONTEXT + NCCL * (ranks > 1), leaves=weights if leaves_gpu(config) else 0,
     )
 
 

@@ -62,7 +62,8 @@ class Size:
     head. embedding: of the input embedding. largest: of the largest tensor. gathered: of the largest module, which
     ZeRO-3 gathers at once. width: of the residual stream. query_width, value_width: of all heads; value_width is the
     input of the output projection. latent: cache entries per token and layer of latent attention; 0 for key and value.
-    layers: (count, layer), equal ones together. tower: of a model that is shown images.
+    layers: (count, layer), equal ones together. tower: of a model that is shown images. linear: weights of the linear
+    layers of the text below its output head, matrix: of the largest of these.
     """
 
     parameters: int
@@ -81,6 +82,8 @@ class Size:
     layers: tuple[tuple[int, Layer], ...]
     latent: int = 0
     tower: Tower | None = None
+    linear: int = 0
+    matrix: int = 0
 
     @property
     def query_width(self) -> int:

@@ -138,24 +138,27 @@ class Disk:
     """Upper bound on a stage's disk bytes. tables: None when the number of experiences is unknown.
 
     checkpoint: one of them; checkpoints: all at one time, None when all are kept and their number is unknown.
+    base: what the stage `quantized` writes.
     """
 
     tables: float | None
     checkpoint: float
     checkpoints: float | None
     versions: float
+    base: float = 0.0
 
     @property
     def total(self) -> float:
         """Returns the known total; checkpoints of unknown number count once."""
         of_checkpoints = self.checkpoint if self.checkpoints is None else self.checkpoints
-        return (self.tables or 0) + of_checkpoints + self.versions
+        return (self.tables or 0) + of_checkpoints + self.versions + self.base
 
     def words(self) -> str:
         """Formats total and parts."""
         parts = [f"{size(self.checkpoint)} each checkpoint, of which all are kept" if self.checkpoints is None else
                  f"checkpoints {size(self.checkpoints)}"]
         parts += [f"weights on their way {size(self.versions)}"] if self.versions else []
+        parts += [f"the base as its 4 bits have it {size(self.base)}"] if self.base else []
         if self.tables != 0:
             parts.append("tables: known once the tasks are curated" if self.tables is None else
                          f"tables {size(self.tables)}")
@@ -188,7 +191,7 @@ def disk(config: Config, size: Size, element: int) -> Disk:
     row = row_bytes(prompt, response, most_kept(config))
     rows = None if work.experiences is None else work.experiences * turns * row
     return Disk(rows, checkpoint, None if kept is None else kept * checkpoint,
-                _versions(config, work, element) * version)
+                _versions(config, work, element) * version, spelt_out if model.load_in_4bit else 0)
 
 
 def _versions(config: Config, work: Workload, element: int) -> int:

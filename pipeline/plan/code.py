@@ -59,6 +59,7 @@ OPTIONAL: dict[str, Callable[[Config], Any]] = {
     "stages.learner.critic": lambda settings: (settings.algorithm.scores_responses
                                                or settings.algorithm.has_critic),
     "stages.learner.engine.adapter": lambda settings: settings.model.lora_configs,
+    "stages.learner.engine.quantized": lambda settings: settings.model.load_in_4bit,
     "stages.learner.steps:estimated_kl": lambda settings: settings.algorithm.policy_loss_fn_args.get("estimate_kl"),
     "stages.learner.penalty": lambda settings: settings.algorithm.kl_penalty_fn not in (None, "none"),
     "stages.learner.replay:Replay": lambda settings: _replay(settings).enable,

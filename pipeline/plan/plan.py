@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job import policies, trunks
+from ouroboros.pipeline.job.devices import gpus_of_machine
 from ouroboros.pipeline.job.tasksets import HELD, PROFILE
 from ouroboros.pipeline.plan import code, hub
 from ouroboros.pipeline.plan.data import data_settings, environments
@@ -22,6 +23,7 @@ from ouroboros.pipeline.settings.kinds import (
     EVALUATE,
     IMAGES,
     MODEL,
+    QUANTIZED,
     RECORDED,
     REPORT,
     SERVER,
@@ -29,7 +31,7 @@ from ouroboros.pipeline.settings.kinds import (
     TEST_ROWS,
     Kind,
 )
-from ouroboros.pipeline.settings.model import NO_MODEL, TEACHER, Model
+from ouroboros.pipeline.settings.model import NO_MODEL, TEACHER, Model, resolve_dtype
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.digests import StageModel
@@ -118,9 +120,9 @@ class _Stages:
         """Adds a stage; returns its directory."""
         if any(s.name == stage.name for s in self.stages):
             raise ConfigError(f"two stages are called '{stage.name}': one of them is the run's own. Its names are "
-                              "images, tasks, curate and model (or these with _<stage>), report, evaluate_base, "
-                              "evaluate_<stage>, and of each that benches, also one called bench: <bench>_base, "
-                              "<bench>_<stage> and <bench>_<stage>_last. Rename yours.")
+                              "images, tasks, curate, model and quantized (or these with _<stage>), report, "
+                              "evaluate_base, evaluate_<stage>, and of each that benches, also one called bench: "
+                              "<bench>_base, <bench>_<stage> and <bench>_<stage>_last. Rename yours.")
         self.stages.append(stage)
         return stage.directory
 
@@ -160,6 +162,8 @@ class _Stages:
             return
         if kind.watches and settings.explorer.eval_interval:
             inputs[HELD] = asked
+        if kind.trains and settings.model.load_in_4bit:
+            inputs["model"] = self._quantized(name, settings.model, inputs["model"])
         directory = self.add(make_stage(name, kind, settings, inputs, self.root, self._waits(name, inputs)))
         self.made[name] = (directory,)
         if settings.makes_policy:
@@ -270,6 +274,12 @@ class _Stages:
             return self._model(settings, name)
         start = settings.model_copy(update={"model": self.config.model, "seed": self.config.seed})
         return self._model(start, name, settings.model)
+
+    def _quantized(self, name: str, model: Model, start: str) -> str:
+        """Returns the directory of a stage's initial model as its 4 bits have it, in the type that is trained in."""
+        dtype = resolve_dtype(model.dtype, bool(gpus_of_machine(self.config.cluster.gpu_per_node)))
+        own = Model(dtype=dtype, trust_remote_code=model.trust_remote_code)
+        return self.shared(QUANTIZED, self.config.model_copy(update={"model": own}), {"model": start}, name)
 
     def _model(self, settings: Config, owner: str, limits: Model | None = None) -> str:
         """Returns a model's directory. limits: the section `model` that limits sequences, if a different one."""

@@ -27,6 +27,7 @@ from ouroboros.pipeline.results.view import Node, View
 from ouroboros.pipeline.settings import secrets
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.data import reward_functions
+from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.checkpoints import model_name, write_dtype
 from ouroboros.pipeline.store.errors import DataError, nearest
@@ -113,6 +114,7 @@ def content(view: View, stage: Node) -> dict[str, Any]:
         "stages": [{"name": one.name, "kind": str(one.kind), "identity": one.directory.name,
                     "algorithm": settings[one.name].algorithm.algorithm_type if one.kind.trains else ""}
                    for one in line],
+        "four_bits": [name for name, one in settings.items() if at(one, "model.load_in_4bit")],
         "data": _data(frozen), "rewards": _rewards(line, settings),
         "command": shlex.join(["ouro", "run", *map(secrets.typed, files.read_json(view.path / View.PLAN).get(
             "overrides", []))]),

@@ -230,6 +230,21 @@ def towers(c) -> Found:
                       "trained.", "Set true, or model.lora_configs=[].", found=False)
 
 
+def four_bits(c) -> Found:
+    """Frozen weights alone are held in 4 bits, whole on each rank."""
+    if not (c.model.load_in_4bit and c.kind.trains):
+        return
+    lacking = "" if c.model.lora_configs else "needs an adapter: weights in 4 bits are not trained"
+    for reason, advice in (
+            (lacking, "Set model.lora_configs=[{}], or false for this stage."),
+            ("with a critic, which learns all of its weights" if c.algorithm.has_critic else "",
+             "Set algorithm.advantage_fn=grpo, or false."),
+            ("with trainer.zero_stage=3, which divides weights that are not in 4 bits" * (c.trainer.zero_stage == 3),
+             "Set trainer.zero_stage=1 or 2.")):
+        if reason:
+            yield Problem("model.load_in_4bit", f"{reason}.", advice, found=True)
+
+
 def images(c) -> Found:
     """What trains on rows of text alone; images within messages are found when the trainer starts."""
     source, pool = c.buffer.explorer_input, c.data_processor.task_pipeline
@@ -370,5 +385,5 @@ def broken(c) -> Found:
 
 RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, components, taught,
          weighed, whole_matrices, token_budget, sampling_of_training, groups, critic, resampling, passes,
-         reference_update, towers, images, texts,
+         reference_update, towers, four_bits, images, texts,
          sampling_of_sets, pairs, nodes, *reward_rules.RULES, *trainer.RULES, server)

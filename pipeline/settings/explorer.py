@@ -73,7 +73,7 @@ def why_absent(key: str) -> str | None:
     if "rollout" in place and (without_bits or OTHER_WEIGHTS.match(name)):
         return _unproved(name)
     if without_bits and place in ("model", "trainer"):
-        return "weights are trained in model.dtype; training with quantized ones (QLoRA) is not built."
+        return "weights are in model.dtype, those that an adapter leaves frozen in 4 bits with model.load_in_4bit=true."
     return "its weights are loaded in its dtype." if without_bits and "auxiliary_models" in place else None
 
 

@@ -145,10 +145,11 @@ SHOWN = tuple(f"buffer.trainer_input.experience_buffer.{name}" for name in
 EVALUATION_SETS = ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type")
 STEPS = ("buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps")
 ANEW = ("seed", "repetition")  # what makes a stage that explores or trains another one, though all else is equal
+FROZEN = ("model.lora_configs", "model.load_in_4bit")
 TOWER = "trainer.freeze_vision_tower"
 CURATION = ("stages.curation:Curation",)  # where operators on experience are set
 TRAINER = ("changes", "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
-           "model.lora_configs", "trainer.ppo_epochs", "trainer.ppo_mini_batch_size", "trainer.shuffle_mini_batches",
+           *FROZEN, "trainer.ppo_epochs", "trainer.ppo_mini_batch_size", "trainer.shuffle_mini_batches",
            "trainer.reference_update", TOWER)
 
 JUDGES, ADAPTERS = "explorer.auxiliary_models.*.model_path", "model.lora_configs.*.path"
@@ -186,10 +187,12 @@ ROWS = (
          entries=("operators.juicer_recipes:read_recipe", "operators.juicer_recipes:inline_recipe",
                   "operators.juicer:build", "operators.juicer:required", "operators.shards:run")),
     Kind("model", aside=True, uses=("seed", "model.init", *REWRITES, *LIMITS), entries=("stages.model:work",)),
+    Kind("quantized", reads=("model",), aside=True, uses=("model.dtype", "model.trust_remote_code"),
+         entries=("stages.quantized:work",)),
     Kind("train", rows=SHOWN_ROWS, reads=("tasks", "model"), writes=("steps",), entries=LEARNER,
          uses=(*ANEW, "changes", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
-               "buffer.batch_size", *STEPS, *SHOWN, "trainer.grad_clip", TOWER, "model.dtype", "model.lora_configs",
-               *LIMITS, *PROMPTS),
+               "buffer.batch_size", *STEPS, *SHOWN, "trainer.grad_clip", TOWER, "model.dtype", *FROZEN, *LIMITS,
+               *PROMPTS),
          external=("buffer.trainer_input.experience_buffer.path", TEMPLATE, ADAPTERS)),
     Kind("rft", rows=TASK_ROWS, reads=("tasks", "model"), writes=("experience", "rollouts", "trained", "steps"),
          modes={"both": "explorer and trainer side by side",
@@ -234,14 +237,14 @@ ROWS = (
 )
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in ROWS}
-IMAGES, TASKS, CURATE, MODEL, FROM_GIVEN, ONLINE, RECORDED, SERVER, EVALUATE, REPORT = map(KINDS.get, (
-    "images", "tasks", "curate", "model", "train", "rft", "recorded", "server", "evaluate", "report"))
+IMAGES, TASKS, CURATE, MODEL, QUANTIZED, FROM_GIVEN, ONLINE, RECORDED, SERVER, EVALUATE, REPORT = map(KINDS.get, (
+    "images", "tasks", "curate", "model", "quantized", "train", "rft", "recorded", "server", "evaluate", "report"))
 MODES: dict[str, Kind] = {mode: kind for kind in ROWS for mode in kind.modes}
 WHAT_MODES_DO = "; ".join(f"{mode}: {kind.modes[mode]}" for mode, kind in MODES.items())
 
 # settings that older stages did not have -> the default under which those keep their identity
 LATER = {"repetition": None, "changes": {}, **dict.fromkeys(REWRITES[:2]), REWRITES[2]: {},
-         "model.trust_remote_code": False,
+         "model.trust_remote_code": False, "model.load_in_4bit": False,
          "algorithm.enable_router_replay": False, "explorer.bench_steps": None,
          "explorer.tool_call_parser": None, "explorer.partial_rollout": False, "explorer.trained_roles": [],
          "synchronizer.max_staleness": None,

@@ -10,6 +10,8 @@ from ouroboros.pipeline.store.weights import adapter_words
 
 ADAPTER = "adapter_model.safetensors"  # peft's name
 
+BLOCK = 64  # weights that share a scale where the frozen ones are held in 4 bits (model.load_in_4bit)
+
 WHOLE = ("lm_head", "embed_tokens")  # outside the layers: a tied head would be untied by merging
 
 # settings of adapter_config.json that ours lacks, with the values at which they have no effect

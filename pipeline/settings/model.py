@@ -115,6 +115,9 @@ class Model(Section):
                                              "tokenizer, trainer and engine, with the rights of who starts the run")
     lora_configs: list[Lora] = setting([], "at most one adapter, which training stages learn in place of all weights; "
                                            "a critic learns all of its own")
+    load_in_4bit: bool = setting(False, "hold the linear layers that an adapter leaves frozen in 4 bits (QLoRA: NF4 in "
+                                        "blocks of 64); a stage of its name writes the dequantized weights, which "
+                                        "engines load and which the trained model is made of")
     custom_chat_template: str | None = setting(None, "chat template (Jinja) in place of the tokenizer's; the trained "
                                                "model keeps it")
     chat_template_path: str | None = setting(None, "file with a chat template; takes precedence over "

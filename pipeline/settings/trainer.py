@@ -211,6 +211,13 @@ class Synchronizer(Section):
                         "those written whole; all: every one", choices=("last", "anchors", "all"), how=True)
 
 
+def leaves_gpu(config: Any) -> bool:
+    """Returns whether frozen weights in 4 bits leave the trainer's GPU while engines answer there in turns with it.
+    config: as for `may_overlap`."""
+    return bool(at(config, "model.load_in_4bit") and at(config, "mode") == "colocate" and config.kind.engine
+                and not must_overlap(config))
+
+
 def publishes_deltas(config: Any, dtype: str) -> bool:
     """Returns whether a stage may publish deltas. dtype: of its weights.
 

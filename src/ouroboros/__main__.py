@@ -1,10 +1,10 @@
-"""The command `ouro`; `python -m ouroboros lock cpu|gpu|gpu-next` prints the path of a lock file for pip."""
+"""The command `ouro`; `python -m ouroboros lock cpu|gpu|gpu-old` prints the path of a lock file for pip."""
 
 import sys
 
 from ouroboros.pipeline.store.files import HOME
 
-LOCKS = {"cpu": "requirements.lock", "gpu": "requirements-gpu.lock", "gpu-next": "requirements-gpu-next.lock"}
+LOCKS = {"cpu": "requirements.lock", "gpu": "requirements-gpu.lock", "gpu-old": "requirements-gpu-old.lock"}
 
 
 def ouro() -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BESIDE = ("Snakefile", "requirements.lock", "requirements-gpu.lock", "requirements-gpu-next.lock")
+BESIDE = ("Snakefile", "requirements.lock", "requirements-gpu.lock", "requirements-gpu-old.lock")
 COMMIT = "COMMIT"  # of the checkout that the wheel was built in: pipeline/job/context.py
 
 

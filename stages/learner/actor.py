@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ouroboros.pipeline.settings.config import longest_sequence
 from ouroboros.pipeline.settings.setting import at
-from ouroboros.pipeline.settings.trainer import compares_routings
+from ouroboros.pipeline.settings.trainer import compares_routings, leaves_gpu
 from ouroboros.pipeline.store.errors import StageError
 from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.stages.learner.engine import policy
@@ -21,6 +21,7 @@ from ouroboros.stages.learner.engine.budget import Budget
 from ouroboros.stages.learner.engine.compiled import GRAPHS
 from ouroboros.stages.learner.engine.packing import MicroBatch, lengths, pack, routed
 from ouroboros.stages.learner.engine.process import Process
+from ouroboros.stages.learner.engine.quantized import Frozen, Linear4bit, hold
 from ouroboros.stages.learner.engine.snapshot import Part
 from ouroboros.stages.learner.engine.zero import ZeroEngine
 from ouroboros.stages.learner.objective import Objective
@@ -77,6 +78,8 @@ class Actor:
         self.adapter: Adapter | None = None
         for settings in config.model.lora_configs:
             self.adapter = inject(model.model, model_path, settings, config.seed)
+        if at(config, "model.load_in_4bit"):
+            hold(model.model, process.device, str(model_path))
         self.initial: dict[str, Tensor] | None = None
         if keep_initial and (config.trainer.zero_stage < 3 or process.rank == 0):
             moves = at(config, "trainer.reference_update.interval") is not None
@@ -84,6 +87,7 @@ class Actor:
                             for name, p in model.model.named_parameters() if p.requires_grad}
         self.way, self.routed = model.way, model.routers is not None
         self.zero = engine(model, process, config.algorithm.optimizer, config.trainer, dtype)
+        self.frozen = Frozen(model) if process.device.type == "cuda" and leaves_gpu(config) else None
 
     def expect_images(self) -> None:
         """Of a stage whose rows may have images, before any of these: ranks must call what they share, the weights of
@@ -224,7 +228,9 @@ class Actor:
 
     def _whole_state(self) -> dict[str, Tensor] | None:
         state = self.zero.full_state(self._parameters())
-        return None if state is None else state | policy.saved_buffers(self.zero.module.model)
+        held = {f"{name}.weight": one for name, one in self.zero.module.model.named_modules()
+                if isinstance(one, Linear4bit)}
+        return None if state is None else state | held | policy.saved_buffers(self.zero.module.model)
 
     def save(self, directory: Path) -> list[Part]:
         """The exact state, the whole model in `directory`/model and the adapter in `directory`/adapter, as files."""
@@ -252,6 +258,12 @@ class Actor:
         peak = torch.cuda.max_memory_allocated(self.process.device) / 2**30
         torch.cuda.reset_peak_memory_stats(self.process.device)
         return peak
+
+    def make_room(self) -> None:
+        """Moves frozen weights to host memory until the next forward, for engines that take turns with the trainer."""
+        if self.frozen:
+            self.frozen.leave()
+            self.release_cache()
 
     def release_cache(self) -> None:
         """Releases unused GPU memory, for an engine that shares the device."""

@@ -60,6 +60,7 @@ class Publishing:
         if pictures:
             probe["pictures"] = [one.hash for one in pictures]
         state = self.actor.trainable_state()
+        self.actor.make_room()
         if state is not None:
             export = self.actor.write_adapter if self.actor.adapter else partial(self._write, version)
             shown = next((one.file for one in pictures if Path(one.file).name != tables.LOCATIONS["pictures"]), None)

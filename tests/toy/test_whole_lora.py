@@ -1,4 +1,5 @@
-"""An rft stage that trains an adapter, whole: real vLLM, real DeepSpeed, killed and taken up again.
+"""An rft stage that trains an adapter, whole, on weights as they are and in 4 bits: real vLLM, real DeepSpeed, killed
+and taken up again.
 
 test_agent.py has the run of `make test` that trains one.
 """
@@ -19,22 +20,26 @@ LORA = ("stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]", "stages
 UPSTREAM = ("tasks", "curate", "model", "sft")
 
 
-def stage_in(root: Path, source):
-    """The rft stage of a plan in another root, on the complete stages of the first."""
-    plan = plan_in(root, *LORA)
+def stage_in(root: Path, source, four_bits: bool):
+    """The rft stage of a plan in another root, on complete stages of the first, and the model that it begins with."""
+    plan = plan_in(root, *LORA, f"stages.rft.model.load_in_4bit={str(four_bits).lower()}")
     plan.freeze()
     copy_upstream(source, plan, UPSTREAM)
-    return stage_of(plan, "rft"), Path(stage_of(plan, "sft").directory)
+    if not four_bits:
+        return stage_of(plan, "rft"), Path(stage_of(plan, "sft").directory) / "model"
+    base = stage_of(plan, "quantized")
+    assert start(base).wait(timeout=400) == 0
+    return stage_of(plan, "rft"), Path(base.directory)
 
 
-@pytest.fixture(scope="module")
-def trained(finished, tmp_path_factory):
-    """Directories of the stage, and of the model that it began with."""
-    stage, begun = stage_in(tmp_path_factory.mktemp("lora"), finished.plan)
+@pytest.fixture(scope="module", params=[False, True], ids=["whole", "in 4 bits"])
+def trained(finished, tmp_path_factory, request):
+    """Directories of the stage and of the model that it began with, and whether that is in 4 bits."""
+    stage, begun = stage_in(tmp_path_factory.mktemp("lora"), finished.plan, request.param)
     done = subprocess.run([sys.executable, "-m", "ouroboros.stages.rft", stage.directory], cwd=REPOSITORY,
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    return Path(stage.directory), begun / "model"
+    return Path(stage.directory), begun, request.param
 
 
 def assert_hand_overs_are_proved(stage: Path) -> None:
@@ -74,8 +79,8 @@ def assert_adapters_alone(versions: list[Path]) -> None:
 def test_killed_it_ends_with_the_same_weights_and_rows(trained, finished, tmp_path):
     """What was handed over when it was killed is adapters, and nothing else."""
     assert_hand_overs_are_proved(trained[0])
-    assert_whole_model_is_that_of_the_adapter(*trained)
-    stage, _ = stage_in(tmp_path, finished.plan)
+    assert_whole_model_is_that_of_the_adapter(*trained[:2])
+    stage, _ = stage_in(tmp_path, finished.plan, trained[2])
     directory, original = Path(stage.directory), trained[0]
     killed(stage, "steps", 3)
     assert_adapters_alone([path for path in (directory / "weights").iterdir() if files.is_complete(path)])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ouroboros.pipeline.settings.lora import ADAPTER, WHOLE, adapter_problem
 from ouroboros.pipeline.store.digests import resolve
 from ouroboros.pipeline.store.errors import ModelError, nearest
+from ouroboros.stages.learner.engine.quantized import Linear4bit
 from ouroboros.stages.learner.engine.way import decoder
 
 INNER = ".default."  # peft names adapters; ours has its default name
@@ -30,18 +31,21 @@ class Adapter:
     def scaling(self) -> float:
         return self.config.lora_alpha / self.config.r
 
-    def merged(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    def merged(self, state: dict[str, Tensor | Linear4bit]) -> dict[str, Tensor]:
         """All weights [name -> tensor] of the model with the adapter merged, in host memory: W + s B A.
 
-        The product is added in float32 and rounded once, to the dtype of W.
+        The product is added in float32 and rounded once, to the dtype of W. Layers in place of their weights are
+        dequantized one after the other.
         """
         plain = {}
         for name, tensor in state.items():
             layer = name.removesuffix(".base_layer.weight")
             if ".lora_" in name:
                 continue
+            tensor = tensor.weight if isinstance(tensor, Linear4bit) else tensor
             if layer != name:
-                a, b = (state[f"{layer}.lora_{which}{INNER}weight"].detach().float() for which in "AB")
+                a, b = (state[f"{layer}.lora_{which}{INNER}weight"].detach().to(tensor.device).float() for which
+                        in "AB")
                 tensor = (tensor.detach().float() + self.scaling * (b @ a)).to(tensor.dtype)
             plain[name.replace(".base_layer.", ".")] = tensor.detach().cpu()
         return plain

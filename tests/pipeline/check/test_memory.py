@@ -18,7 +18,7 @@ from ouroboros.pipeline.check.memory import (
 )
 from ouroboros.pipeline.check.model_size import Tower
 from ouroboros.pipeline.settings.config import Config
-from tests.configs import changed
+from tests.configs import changed, lora
 from tests.sizes import SMALL, TOY, P
 
 (_, TOY_LAYER), = TOY.layers
@@ -34,7 +34,7 @@ def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chu
                "freeze_vision_tower": frozen,
                "ulysses_sequence_parallel_size": 1, "tiled_mlp_num_shards": shards, "critic": {"optimizer": ADAMW}}
     return Config.partial({"algorithm": {"advantage_fn": advantage, "optimizer": ADAMW},
-                           "model": {"lora_configs": list(adapters)}, "trainer": trainer})
+                           "model": {"lora_configs": list(adapters), "load_in_4bit": False}, "trainer": trainer})
 
 
 def engine(**settings):
@@ -113,6 +113,20 @@ def test_an_adapter_alone_has_gradients_and_an_optimizer():
     found = training(ADAPTED, settings(ranks=2, stage=3, adapters=[RANK3]), 2)
     assert (found.weights, found.gathered) == (772, 1544)
     assert training(ADAPTED, settings(ranks=2, stage=2, offload=True, adapters=[RANK3]), 2).gradients == 2 * 40
+
+
+def test_frozen_weights_in_4_bits_take_half_a_byte_and_a_scale_of_64():
+    """Of 388 parameters 128 are of linear layers, at most 64 in one: 2 x (388 + 384 - 128) + 128 / 2 + 2 x 128 / 64,
+    and 2 x 64 in a pass. Where engines take turns with the trainer, these weights are not on the GPU meanwhile."""
+    size = replace(ADAPTED, linear=128, matrix=64)
+    config = settings(adapters=[RANK3])
+    whole, held = (training(size, config.but("model.load_in_4bit", bits), 2) for bits in (False, True))
+    assert (held.weights, held.leaves) == (1288 + 64 + 4, 0)
+    assert held.activations == whole.activations + 2 * 64
+    turns = training(size, changed({"mode": "colocate", "model.load_in_4bit": True, "model.lora_configs": [
+        lora(lora_rank=3)], "synchronizer.sync_offset": 0}), 2)
+    assert turns.leaves == turns.weights == held.weights
+    assert turns.peak - turns.idle > turns.weights
 
 
 def test_an_adapter_keeps_its_inner_width_of_each_layer_and_spares_the_heads_gradient():

@@ -1,14 +1,17 @@
 """Adapters as settings: how large they are, what they must not say, and what of them makes a stage another one."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ouroboros.pipeline.check.data import missing
-from ouroboros.pipeline.check.fit import adapter_words
+from ouroboros.pipeline.check.fit import adapter_words, four_bits_problem, trainer_problem
 from ouroboros.pipeline.check.model import wrong_adapters
 from ouroboros.pipeline.check.workload import disk
 from ouroboros.pipeline.compose.recipe import effective
+from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG, adapter_problem
 from tests.configs import changed, check, lora, places
@@ -34,6 +37,51 @@ def test_a_checkpoint_has_the_model_and_of_the_adapter_all(monkeypatch):
       for targets in ("q_proj", [], ["q_proj", "lm_head"], ["embed_tokens"]))])
 def test_adapters_that_no_model_can_have(several, keys):
     assert places(check(changed({"model.lora_configs": [lora(**one) for one in several]}))) == keys
+
+
+@pytest.mark.parametrize(("values", "keys"), [
+    ({}, []), ({"model.lora_configs": []}, ["model.load_in_4bit"]), ({"trainer.zero_stage": 3}, ["model.load_in_4bit"]),
+    ({"algorithm.advantage_fn": "ppo"}, ["model.load_in_4bit"])])
+def test_4_bits_are_for_the_frozen_weights_of_an_adapter(values, keys):
+    given = {"model.lora_configs": [lora()], "model.load_in_4bit": True, "mode": "colocate"} | values
+    assert {*places(check(changed(given)))} == {*keys}
+
+
+def test_a_model_with_experts_is_refused(monkeypatch):
+    config = effective(changed({"model.lora_configs": [lora()], "model.load_in_4bit": True}), {})
+    (_, layer), = ADAPTED.layers
+    assert four_bits_problem(ADAPTED, config) is None
+    experts = replace(ADAPTED, layers=((2, replace(layer, experts=4, chosen=2, expert_width=4)),))
+    assert four_bits_problem(experts, config).key == "model.load_in_4bit"
+    assert four_bits_problem(experts, config.but("model.load_in_4bit", False)) is None
+
+
+@pytest.mark.parametrize(("values", "taken"), [({}, False), ({"model.lora_configs": [lora()]}, True)])
+def test_4_bits_are_proposed_for_an_adapter_whose_base_is_too_large(values, taken):
+    """2 billion weights of linear layers: 3.7 GiB in 16 bits, 1 in 4."""
+    size = replace(ADAPTED, parameters=2 * 10**9, linear=2 * 10**9, matrix=10**6)
+    config = effective(changed({"mode": "colocate", "synchronizer.sync_offset": 0} | values), {})
+    problem = trainer_problem(size, config, Gpus(1, 6.0, True))
+    assert ("model.load_in_4bit=true" in str(problem)) == taken
+
+
+def test_each_stage_in_4_bits_begins_with_a_model_of_them_and_the_base_is_evaluated_whole(tmp_path):
+    """Where the setting is not, no identity has it."""
+    def made(**of_stages):
+        config = changed({"checkpoint_root_dir": str(tmp_path), "model.lora_configs": [lora()], **{
+            f"stages.{name}.model.load_in_4bit": bits for name, bits in of_stages.items()}})
+        return {one.name: one for one in make_plan(config).stages}
+
+    plain, found = made(), made(sft=True, rft=True)
+    inputs = {name: Path(one.inputs.get("model", "")).name.partition("-")[0] for name, one in found.items()}
+    assert inputs["quantized"] == "model"
+    assert inputs["sft"] == "quantized"
+    assert inputs["quantized_rft"] == "sft"
+    assert inputs["rft"] == "quantized_rft"
+    assert inputs["evaluate_rft"] == "rft"
+    assert found["quantized"].config.model.dtype == "float32"  # where there is no GPU
+    assert plain["sft"].identity == made(sft=False)["sft"].identity != found["sft"].identity
+    assert found["model"].identity == plain["model"].identity
 
 
 def test_a_check_says_how_much_learns():

@@ -1,0 +1,154 @@
+"""The frozen linear layers of a decoder in 4 bits, as QLoRA holds them (Dettmers et al. 2023, arXiv:2305.14314).
+
+NF4: each block of 64 weights has its largest absolute value as a scale, and each weight the nearest of 16 values
+between -1 and 1. Scales are kept in the type of the weights, in which they are exact, and are not quantized themselves:
+so a dequantized weight is quantized to itself. The stage `quantized` writes the dequantized weights, which are the
+model that engines load, adapters are merged into, and references are of; the trainer holds these in 4 bits.
+"""
+
+import logging
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ouroboros.pipeline.settings.lora import BLOCK
+from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.stages.learner.engine.way import decoder
+
+TYPE = "nf4"
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on a CPU it warns of a kernel that is not called
+ROWS = 1024  # of a matrix that are quantized at once on a CPU, where each weight is compared with all 16 values
+
+
+def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix [N, M] as two codes a byte [N M / 2, 1] and scales [N M / 64], of its type and device."""
+    from bitsandbytes.functional import quantize_4bit
+
+    packed, state = quantize_4bit(weight.detach(), blocksize=BLOCK, quant_type=TYPE)
+    return packed, state.absmax.to(weight.dtype)
+
+
+def dequantized(packed: Tensor, scales: Tensor, shape: list[int]) -> Tensor:
+    """The matrix [N, M] of `quantized`, in the type of the scales."""
+    import bitsandbytes  # noqa: F401 - registers the operator
+
+    return torch.ops.bitsandbytes.dequantize_4bit(packed, scales.float(), BLOCK, TYPE, shape, scales.dtype)
+
+
+@torch.library.custom_op("ouroboros::linear_4bit", mutates_args=())
+def linear_4bit(x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, shape: list[int]) -> Tensor:
+    """x W^T + bias: [..., M] -> [..., N]. W exists within the operator alone: a compiled layer that saw it would keep
+    it for the backward pass."""
+    return functional.linear(x, dequantized(packed, scales, shape), bias)
+
+
+@torch.library.custom_op("ouroboros::linear_4bit_backward", mutates_args=())
+def linear_4bit_backward(gradient: Tensor, packed: Tensor, scales: Tensor, shape: list[int]) -> Tensor:
+    """The gradient of x: [..., N] -> [..., M]."""
+    return gradient @ dequantized(packed, scales, shape)
+
+
+@linear_4bit.register_fake
+def _(x, packed, scales, bias, shape):
+    return x.new_empty((*x.shape[:-1], shape[0]))
+
+
+@linear_4bit_backward.register_fake
+def _(gradient, packed, scales, shape):
+    return gradient.new_empty((*gradient.shape[:-1], shape[1]))
+
+
+def _keep(ctx, inputs, output) -> None:
+    _, packed, scales, _, ctx.shape = inputs
+    ctx.save_for_backward(packed, scales)
+
+
+def _backward(ctx, gradient: Tensor):
+    return linear_4bit_backward(gradient, *ctx.saved_tensors, ctx.shape), None, None, None, None
+
+
+linear_4bit.register_autograd(_backward, setup_context=_keep)
+
+
+class Linear4bit(nn.Module):
+    """A frozen linear layer whose weight [N, M] is held in 4 bits; neither file nor optimizer has it."""
+
+    def __init__(self, linear: nn.Linear, device: torch.device):
+        super().__init__()
+        self.shape, self.bias = list(linear.weight.shape), linear.bias
+        packed, scales = quantized(linear.weight.to(device))
+        self.register_buffer("packed", packed, persistent=False)
+        self.register_buffer("scales", scales, persistent=False)
+
+    @property
+    def weight(self) -> Tensor:
+        return dequantized(self.packed, self.scales, self.shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear_4bit(x, self.packed, self.scales, self.bias, self.shape)
+
+
+class Frozen:
+    """The weights of a module that no step changes: they leave a GPU while engines use it."""
+
+    def __init__(self, module: nn.Module):
+        self.tensors = [one for one in (*module.parameters(), *module.buffers()) if not one.requires_grad]
+        self.device, self.away = next(module.parameters()).device, False
+        self.kept: list[Tensor] = []  # in host memory, page-locked with a GPU
+        module.register_forward_pre_hook(lambda *_: self.come())
+
+    def leave(self) -> None:
+        self.kept = self.kept or [torch.empty_like(one, device="cpu", pin_memory=one.is_cuda).copy_(one)
+                                  for one in self.tensors]
+        for one, kept in zip(self.tensors, self.kept, strict=True):
+            one.data = kept
+        self.away = True
+
+    def come(self) -> None:
+        """Called before each forward."""
+        if self.away:
+            for one, kept in zip(self.tensors, self.kept, strict=True):
+                one.data = kept.to(self.device, non_blocking=True)
+        self.away = False
+
+
+def round_weights(model: nn.Module, name: str) -> None:
+    """Replaces each weight that `hold` quantizes by what its codes stand for, in place. name: of the model. Raises
+    ModelError as `layers`."""
+    for _, layer in layers(model, name):
+        for rows in layer.weight.detach().split(ROWS):
+            rows.copy_(dequantized(*quantized(rows), list(rows.shape)))
+
+
+def hold(model: nn.Module, device: torch.device, name: str) -> None:
+    """Puts the linear layers of a model with an adapter into 4 bits, in place, on the device. name: of the model.
+
+    Raises ModelError as `layers`, and for weights that are not those of their codes.
+    """
+    for path, layer in layers(model, name):
+        held = Linear4bit(layer, device)
+        if not torch.equal(held.weight, layer.weight.to(device)):
+            raise ModelError(f"{name}: {path} is not what its 4 bits stand for in {layer.weight.dtype}. The directory "
+                             "was written for another model.dtype; set model.dtype for the run.")
+        model.set_submodule(path, held)
+
+
+def layers(model: nn.Module, name: str) -> Iterator[tuple[str, nn.Linear]]:
+    """The linear layers of a model's text below its output head, without those of an adapter, with their names.
+
+    Raises ModelError where there are weights that are no linear layer's, as stacked experts', or not of whole blocks.
+    """
+    text = {*decoder(model).modules()}
+    for path, module in list(model.named_modules()):
+        if module not in text or ".lora_" in path:
+            continue
+        if any(p.dim() > 2 for p in module.parameters(recurse=False)):
+            raise ModelError(f"{name}: model.load_in_4bit=true, and {path} has weights that are no linear layer's "
+                             "(experts, convolutions), which are not held in 4 bits. Set it to false.")
+        if isinstance(module, nn.Linear):
+            if module.in_features % BLOCK:
+                raise ModelError(f"{name}: model.load_in_4bit=true, and {path} has {module.in_features} inputs, no "
+                                 f"multiple of {BLOCK}. Set it to false.")
+            yield path, module
