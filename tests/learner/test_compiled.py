@@ -11,6 +11,7 @@ from ouroboros.stages import recompute
 from ouroboros.stages.learner.engine import compiled, policy
 from ouroboros.stages.learner.engine.compiled import Graphs
 from ouroboros.stages.learner.engine.packing import pack
+from tests import families
 from tests.golden.messages import wording
 from tests.learner.test_policy import rows, score, trainer
 
@@ -51,6 +52,15 @@ def test_all_layers_and_lengths_share_a_graph(graphs, tiny_model):
         torch.testing.assert_close(some, wanted, atol=2e-5, rtol=1e-4)
     assert [line for line in graphs.news() if "compiled in" in line]
     assert graphs.news() == []
+
+
+def test_a_tower_of_images_is_not_compiled(graphs, tiny_model, tmp_path):
+    path = families.seeing("qwen2_5_vl", tmp_path / "model", tiny_model)
+    settings = SimpleNamespace(**vars(trainer()) | {"compile": True})
+    model = policy.load(path, "cpu", torch.float32, settings, 0.7, 64).model
+    made = [name for name, module in model.named_modules() if module._compiled_call_impl is not None]
+    assert len(made) == model.config.text_config.num_hidden_layers
+    assert all("language_model" in name for name in made)
 
 
 @pytest.mark.parametrize("chosen", [(8, 6, 5), (6, 8, 5)])

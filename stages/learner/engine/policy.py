@@ -302,7 +302,8 @@ def compile_layers(model: nn.Module, way: Way, settings, device: str) -> None:
     """Compiles the layers of a model of `read` where that is done. settings: the `trainer` section."""
     tiled = settings.tiled_mlp_num_shards > 1  # a graph could keep what the parts are computed again for
     if compiles(settings, device != "cpu") and way.packed and not (way.sequence or way.recurrent or tiled):
-        GRAPHS.compile_layers(model)
+        text = decoder(model)  # a tower's attention would be unrolled over the images of each micro-batch
+        GRAPHS.compile_layers(model if text is None else text)
 
 
 def _routers(model: nn.Module, way: Way, path: Path, replays: bool) -> Routers | None:
