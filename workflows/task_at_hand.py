@@ -62,11 +62,11 @@ class TaskAtHand:
         """The images that an agent shows the model in a request, with their tokens looked up. Raises DataError."""
         found = {source: of_text(source) for source in dict.fromkeys(sources)}
         require_few({*found.values()})
-        own, sight = {one.hash: one for one in self._pictures}, sight_of(self._tokenizer.name_or_path)
+        own = {one.hash: one for one in self._pictures}
         made = {source: own.get(name := self._kept.keep(data), Picture(str(self._kept.place), name))
                 for source, data in found.items()}
         for one in made.values():
-            sight.tokens(one)
+            sight_of(self._tokenizer.name_or_path).tokens(one)
         return [made[source] for source in sources]
 
     def prompt(self, messages: list[dict]) -> list[int]:

@@ -11,10 +11,11 @@ import io
 import threading
 import warnings
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ouroboros.pipeline.store import files, hashes, tables
 from ouroboros.pipeline.store.errors import DataError
@@ -22,9 +23,10 @@ from ouroboros.pipeline.store.records import Picture as Record
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_PIXELS = 89_478_485  # PIL's bound, beyond which it warns of a decompression bomb
-MOST_TOGETHER, MOST_PIXELS_TOGETHER = 256, 4 * MOST_PIXELS  # different images of a request, and their pixels
+MOST_TOGETHER, MOST_PIXELS_TOGETHER = 1024, 4 * MOST_PIXELS  # different images of a request, and their pixels
 GROUP_BYTES = 4 << 20  # of a row group, the unit of reading
 DIGITS = 32  # of a hash
+_READING = threading.Lock()
 
 
 class Picture(NamedTuple):
@@ -79,10 +81,11 @@ def of_text(text: str, others: str = "") -> bytes:
 
 def require_few(images: Collection[bytes]) -> None:
     """Raises Broken for more images, or more pixels by their headers, than are decoded for a request."""
+    if len(images) > MOST_TOGETHER:
+        raise Broken(f"the request has {len(images)} different images; needed at most {MOST_TOGETHER}")
     found = sum(one.width * one.height for one in map(partial(opened, whole=False), images))
-    if len(images) > MOST_TOGETHER or found > MOST_PIXELS_TOGETHER:
-        raise Broken(f"the request has {len(images)} different images of {found:,} pixels together; needed at most "
-                     f"{MOST_TOGETHER} of {MOST_PIXELS_TOGETHER:,}")
+    if found > MOST_PIXELS_TOGETHER:
+        raise Broken(f"the request has images of {found:,} pixels together; needed at most {MOST_PIXELS_TOGETHER:,}")
 
 
 def opened(data: bytes, whole: bool = True):
@@ -103,6 +106,7 @@ def opened(data: bytes, whole: bool = True):
             raise Broken(f"the image has pixels of mode {image.mode}; needed at most 8 bits a channel")
         if whole:
             image.load()
+            image.getexif()  # which says how it is turned
     except UnidentifiedImageError:
         raise Broken(f"{len(data)} bytes that are no image; needed one of {', '.join(FORMATS)}") from None
     except Broken:
@@ -164,17 +168,36 @@ class Kept:
             yield group
 
 
-@lru_cache(maxsize=8)
-def _album(path: str) -> tuple[tables.Groups, dict[str, int]]:
-    """A table of images, and the row group of each. Raises DataError as `tables.read`."""
-    table = tables.Groups(Path(path), Record)
-    return table, {name: group for group in range(len(table))
-                   for name in table.columns(group, ["hash"])["hash"].to_pylist()}
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Raises DataError for a damaged table. It may have many GB, so only what is read of it is checked."""
+    from pyarrow import ArrowException
+
+    try:
+        with _READING:  # two threads may not read one file of pyarrow's
+            yield
+    except FileNotFoundError:
+        raise
+    except (ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a readable table of images ({error}). {hashes.advice(Path(path))}") from error
+
+
+@lru_cache(maxsize=64)
+def _album(path: str) -> tuple[Any, dict[str, int]]:
+    """A table of images, and the row group of each."""
+    import pyarrow.parquet as pq
+
+    with _readable(path):
+        table = pq.ParquetFile(path)
+        return table, {name: group for group in range(table.num_row_groups)
+                       for name in table.read_row_group(group, ["hash"])["hash"].to_pylist()}
 
 
 @lru_cache(maxsize=8)
 def _group(path: str, group: int) -> dict[str, bytes]:
-    return dict(zip(*_album(path)[0].columns(group, ["hash", "data"]).to_pydict().values(), strict=True))
+    table = _album(path)[0]
+    with _readable(path):
+        return dict(zip(*table.read_row_group(group, ["hash", "data"]).to_pydict().values(), strict=True))
 
 
 def pixels(picture: Picture):
@@ -185,7 +208,7 @@ def pixels(picture: Picture):
 def data_uri(picture: Picture) -> str:
     """The image's file as a text. Raises as `pixels`."""
     data = _bytes(picture)
-    return f"data:image/{_format(opened(data))};base64,{base64.b64encode(data).decode()}"
+    return f"data:image/{_format(opened(data, whole=False))};base64,{base64.b64encode(data).decode()}"
 
 
 def _format(image) -> str:
@@ -194,9 +217,10 @@ def _format(image) -> str:
 
 def _bytes(picture: Picture) -> bytes:
     loose = Path(picture.file) / picture.hash
-    if loose.exists():
-        return loose.read_bytes()
-    if not Path(picture.file).is_file() or (group := _album(picture.file)[1].get(picture.hash)) is None:
+    try:
+        if loose.exists():
+            return loose.read_bytes()
+        return _group(picture.file, _album(picture.file)[1][picture.hash])[picture.hash]
+    except (FileNotFoundError, KeyError) as error:
         raise Lacking(f"{picture.file} has no image {picture.hash}: it was deleted, or is of other tasks. Delete the "
-                      "stage's directory and run it again.")
-    return _group(picture.file, group)[picture.hash]
+                      "stage's directory and run it again.") from error

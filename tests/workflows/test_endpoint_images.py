@@ -10,7 +10,7 @@ from PIL import Image
 
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.store import pictures, records, tables
-from ouroboros.pipeline.store.pictures import Kept, data_uri, link, named
+from ouroboros.pipeline.store.pictures import Broken, Kept, Picture, data_uri, link, named
 from ouroboros.stages.learner.engine import policy
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.packing import pack
@@ -26,7 +26,7 @@ from ouroboros.workflows.protocol.outcomes import Sampling
 from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer
 from ouroboros.workflows.protocol.sight import sight_of
 from ouroboros.workflows.task_at_hand import TaskAtHand, bound
-from tests import clients
+from tests import clients, families
 from tests.factories import row
 from tests.pictures import file, png
 from tests.workflows.test_retry import rated
@@ -142,6 +142,14 @@ def test_another_request_is_answered_while_an_image_is_decoded(attempts, monkeyp
     assert [(one.status, one.calls[0].reply.tokens) for one in outcomes] == [("ok", [31]), ("ok", [30])]
     assert came
     assert all(came)
+
+
+def test_an_image_that_the_processor_refuses_is_none_for_the_model(tiny_model, tmp_path):
+    """Qwen2.5-VL's: 300 times as wide as high."""
+    model = families.seeing("qwen2_5_vl", tmp_path / "model", tiny_model)
+    (tmp_path / "thin").write_bytes(png(300, 1))
+    with pytest.raises(Broken, match="300 x 1"):
+        sight_of(str(model)).tokens(Picture(str(tmp_path), "thin"))
 
 
 def test_a_request_has_so_many_images_and_pixels(attempts, monkeypatch):

@@ -34,6 +34,7 @@ class Speaker:
         self.conversation, self._longest, self._ask, self._cancel = conversation, longest, ask, cancel
         self._check = check
         self._numbers, self._waiting, self.number = count(), {}, -1  # its own number: of the server
+        self._ended: Refusal | None = None
 
     async def answer(self, ask: Ask) -> Answer:
         """Asks the model for every choice of a request. Raises Refusal when the attempt ends before the replies."""
@@ -68,6 +69,8 @@ class Speaker:
         loop = asyncio.get_running_loop()
         origin = Origin(ask.api, prompt.retokenized, json.dumps(ask.wishes) if ask.wishes else None, ask.role)
         stop = Stop(tuple(ask.stop), ask.shows_special) if ask.stop else None
+        if self._ended:  # while its images were looked at
+            raise self._ended
         self._waiting |= {number: loop.create_future() for number in numbers}
         for number in numbers:
             self._ask(number, prompt.tokens, ask.max_tokens, origin, ask.schema, stop, prompt.pictures)
@@ -87,6 +90,7 @@ class Speaker:
             self._waiting[number].set_result(reply)
 
     def close(self, why: Refusal = ENDED) -> None:
+        self._ended = why
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(why)

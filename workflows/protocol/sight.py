@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ouroboros.pipeline.store.errors import DataError, ModelError
 from ouroboros.pipeline.store.files import read_json
 from ouroboros.pipeline.store.lazy import Tensor, torch
-from ouroboros.pipeline.store.pictures import Picture, pixels
+from ouroboros.pipeline.store.pictures import Broken, Picture, pixels
 from ouroboros.workflows.protocol.hugging_face import import_transformers, read_config
 
 MOST_BYTES = 256 << 20  # of features that are kept
@@ -199,8 +199,12 @@ class Sight:
         """The tokens that stand for an image, and its inputs of `get_image_features`: up to tens of MB, and so not
         kept, unlike the features made of them."""
         image = pixels(picture)
-        with self._lock:
-            return self._family.processed(image)
+        try:
+            with self._lock:
+                return self._family.processed(image)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise Broken(f"an image of {image.width} x {image.height} pixels that the model's processor refuses: "
+                         f"{error}") from error
 
     @cached_property
     def _blank(self) -> Inputs:
