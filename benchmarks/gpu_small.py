@@ -23,8 +23,9 @@ from benchmarks.gpu_peers import planned
 from benchmarks.gpu_two import LORA, rounded, run
 
 PROMPT, RESPONSE = 128, 1024
-IN_TURNS = [LORA, f"model.max_prompt_tokens={PROMPT}", f"model.max_response_tokens={RESPONSE}", "buffer.batch_size=1",
-            "algorithm.repeat_times=8", "trainer.overlap=false", "trainer.enable_gradient_checkpointing=true",
+IN_TURNS = [LORA, "model.dtype=bfloat16", f"model.max_prompt_tokens={PROMPT}",
+            f"model.max_response_tokens={RESPONSE}", "buffer.batch_size=1", "algorithm.repeat_times=8",
+            "trainer.overlap=false", "trainer.enable_gradient_checkpointing=true",
             f"trainer.max_token_len_per_gpu={2 * (PROMPT + RESPONSE)}", "trainer.logprob_chunk_tokens=1024",
             "algorithm.optimizer.optimizer_type=adamw8bit", "explorer.rollout_model.engines_per_gpu=1",
             "explorer.rollout_model.max_num_seqs=8"]

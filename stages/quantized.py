@@ -9,12 +9,18 @@ import torch
 from ouroboros.pipeline.job.context import Context, run_stage
 from ouroboros.pipeline.settings.lora import BLOCK
 from ouroboros.pipeline.store import checkpoints, files
+from ouroboros.pipeline.store.errors import ModelError
 from ouroboros.stages.learner.engine import policy
 from ouroboros.stages.learner.engine.quantized import TYPE, round_weights
 from ouroboros.workflows.protocol.hugging_face import causal_model, import_light
 
 
 def work(context: Context) -> None:
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError as error:
+        raise ModelError(f"model.load_in_4bit=true needs the package bitsandbytes: {error}. `make setup` and `make "
+                         "setup-gpu` install it.") from None
     base, settings = checkpoints.model_directory(context.inputs["model"]), context.config.model
     model = causal_model(base, dtype=getattr(torch, settings.dtype), trust=settings.trust_remote_code)
     round_weights(model, str(base))

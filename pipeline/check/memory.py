@@ -103,7 +103,7 @@ def training(size: Size, config: Config, element: int) -> Training:
         critic=sum(_kept(size.critic, size.critic, settings, settings.critic.optimizer.state_bytes, element))
         if config.algorithm.has_critic else 0,
         gathered=element * min(held, max(LIVE, size.gathered)) if stage == 3 else 0, kept=kept,
-        process=CONTEXT + NCCL * (ranks > 1), leaves=weights if leaves_gpu(config) else 0,
+        process=CONTEXT + NCCL * (ranks > 1), leaves=weights - element * size.trained if leaves_gpu(config) else 0,
     )
 
 

@@ -191,7 +191,8 @@ def disk(config: Config, size: Size, element: int) -> Disk:
     row = row_bytes(prompt, response, most_kept(config))
     rows = None if work.experiences is None else work.experiences * turns * row
     return Disk(rows, checkpoint, None if kept is None else kept * checkpoint,
-                _versions(config, work, element) * version, spelt_out if model.load_in_4bit else 0)
+                _versions(config, work, element) * version,
+                spelt_out if model.load_in_4bit and config.kind.trains else 0)
 
 
 def _versions(config: Config, work: Workload, element: int) -> int:

@@ -18,7 +18,7 @@ from ouroboros.pipeline.settings import schema
 from ouroboros.pipeline.settings.algorithms import base_of, filled, functions
 from ouroboros.pipeline.settings.combinations import LONGEST_NAME
 from ouroboros.pipeline.settings.config import ITS_OWN, RUN_WIDE, Config
-from ouroboros.pipeline.settings.kinds import CURATE, IMAGES, MODEL, REPORT, REWRITES, TASKS, Kind
+from ouroboros.pipeline.settings.kinds import CURATE, IMAGES, MODEL, QUANTIZED, REPORT, REWRITES, TASKS, Kind
 from ouroboros.pipeline.settings.model import Model
 from ouroboros.pipeline.settings.setting import at, given, parsed_environment
 from ouroboros.pipeline.store.digests import StageModel
@@ -26,7 +26,7 @@ from ouroboros.pipeline.store.errors import ConfigError, Problem, nearest
 
 BENCH = "bench"  # name of the stage added to a run in mode `bench`
 STAGE_NAME = re.compile(rf"[A-Za-z]\w{{,{LONGEST_NAME - 1}}}", re.ASCII)
-RESERVED = (IMAGES, TASKS, CURATE, MODEL, "evaluate_base", REPORT, BENCH)  # names of stages that the plan adds
+RESERVED = (IMAGES, TASKS, CURATE, MODEL, QUANTIZED, "evaluate_base", REPORT, BENCH)  # stages that the plan adds
 
 
 def entries(config: Config) -> list[dict]:

@@ -106,7 +106,7 @@ class Stage:
         if self.gpus:
             there = gpus_of_machine(self.config.cluster.gpu_per_node)
             return max(cores * min(self.gpus, there) // there, 1)
-        return cores if self.kind.computes else 1
+        return cores if self.kind.is_job else 1
 
 
 def uses(kind: Kind, algorithm_type: str) -> tuple[str, ...]:

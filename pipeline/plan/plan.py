@@ -11,7 +11,6 @@ from pathlib import Path
 
 from ouroboros.pipeline.compose.recipe import Recipe
 from ouroboros.pipeline.job import policies, trunks
-from ouroboros.pipeline.job.devices import gpus_of_machine
 from ouroboros.pipeline.job.tasksets import HELD, PROFILE
 from ouroboros.pipeline.plan import code, hub
 from ouroboros.pipeline.plan.data import data_settings, environments
@@ -31,7 +30,7 @@ from ouroboros.pipeline.settings.kinds import (
     TEST_ROWS,
     Kind,
 )
-from ouroboros.pipeline.settings.model import NO_MODEL, TEACHER, Model, resolve_dtype
+from ouroboros.pipeline.settings.model import NO_MODEL, TEACHER, Model
 from ouroboros.pipeline.settings.setting import plain
 from ouroboros.pipeline.store import files
 from ouroboros.pipeline.store.digests import StageModel
@@ -276,9 +275,18 @@ class _Stages:
         return self._model(start, name, settings.model)
 
     def _quantized(self, name: str, model: Model, start: str) -> str:
-        """Returns the directory of a stage's initial model as its 4 bits have it, in the type that is trained in."""
-        dtype = resolve_dtype(model.dtype, bool(gpus_of_machine(self.config.cluster.gpu_per_node)))
-        own = Model(dtype=dtype, trust_remote_code=model.trust_remote_code)
+        """Returns the directory of a stage's initial model as its 4 bits have it, in the type that is trained in.
+
+        Raises ConfigError for one that was trained in 4 bits: what its adapter added is mostly less than they resolve.
+        """
+        above = self.recipe.begins_with[name]
+        while above and not (self.recipe.settings[above].model.load_in_4bit and self.recipe.kinds[above].trains):
+            above = self.recipe.begins_with[above]
+        if above:
+            raise ConfigError(f"stages.{name}.model.load_in_4bit=true: the stage begins with what '{above}' trained in "
+                              "4 bits, most of which 4 bits of the merged weights would round away. Set it to false "
+                              f"for one of the two stages, or give '{name}' a model of its own.")
+        own = Model(dtype=model.dtype, trust_remote_code=model.trust_remote_code)
         return self.shared(QUANTIZED, self.config.model_copy(update={"model": own}), {"model": start}, name)
 
     def _model(self, settings: Config, owner: str, limits: Model | None = None) -> str:

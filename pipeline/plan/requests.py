@@ -9,7 +9,7 @@ from typing import Any
 from ouroboros.pipeline.job.slurm import Nodes
 from ouroboros.pipeline.plan.identity import Stage
 from ouroboros.pipeline.settings.config import Slurm
-from ouroboros.pipeline.store import checkpoints
+from ouroboros.pipeline.store import checkpoints, files
 from ouroboros.pipeline.store.errors import ModelError
 
 # host memory of a Python process with torch and vLLM or DeepSpeed loaded; with GPUs also CUDA's libraries and buffers
@@ -19,7 +19,7 @@ MIB_PER_GIB, GIB = 1024, 2**30
 
 def is_submitted(stage: Stage) -> bool:
     """Returns whether a stage is a separate job; the others run where the command runs."""
-    return stage.kind.computes or stage.config.cluster.slurm.submit == "all"
+    return stage.kind.is_job or stage.config.cluster.slurm.submit == "all"
 
 
 def resources(stage: Stage) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def memory_gib(stage: Stage) -> float:
     asked = stage.config.cluster.slurm.mem
     if asked is not None:
         return asked
-    if not stage.kind.computes:
-        return GIB_PER_PROCESS
+    if not stage.kind.computes:  # one that reads a model holds it
+        return GIB_PER_PROCESS + 2 * _weights_gib(stage.inputs.get("model"))
     trainer, explorer = stage.config.trainer, stage.config.explorer
     engine = explorer.rollout_model
     spread = trainer.ranks if stage.kind.trains else 0
@@ -116,11 +116,13 @@ def memory_gib(stage: Stage) -> float:
 
 
 def _weights_gib(model: str | None) -> float:
-    """Returns the GiB of a model's weight files: of a directory, or of what a stage trained; 0 if not made yet."""
+    """Returns the GiB of a model's weight files: of a directory, or of what a stage trained; before it is made, of what
+    it begins with, and 0 where that is not made either."""
     if not model:
         return 0.0
     try:
         directory = checkpoints.model_directory(Path(model))
     except ModelError:
-        return 0.0
+        frozen = Path(model) / "stage.json"
+        return _weights_gib(files.read_json(frozen)["inputs"].get("model")) if frozen.exists() else 0.0
     return checkpoints.weight_bytes(directory) / GIB

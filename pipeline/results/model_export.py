@@ -114,7 +114,7 @@ def content(view: View, stage: Node) -> dict[str, Any]:
         "stages": [{"name": one.name, "kind": str(one.kind), "identity": one.directory.name,
                     "algorithm": settings[one.name].algorithm.algorithm_type if one.kind.trains else ""}
                    for one in line],
-        "four_bits": [name for name, one in settings.items() if at(one, "model.load_in_4bit")],
+        "four_bits": at(settings[stage.name], "model.load_in_4bit"),
         "data": _data(frozen), "rewards": _rewards(line, settings),
         "command": shlex.join(["ouro", "run", *map(secrets.typed, files.read_json(view.path / View.PLAN).get(
             "overrides", []))]),

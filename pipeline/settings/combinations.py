@@ -237,6 +237,8 @@ def four_bits(c) -> Found:
     lacking = "" if c.model.lora_configs else "needs an adapter: weights in 4 bits are not trained"
     for reason, advice in (
             (lacking, "Set model.lora_configs=[{}], or false for this stage."),
+            ("with model.dtype=auto, which follows the machine, and the weights in 4 bits stand for others in each type"
+             * (c.model.dtype == "auto"), "Set model.dtype=bfloat16, or float32 on a CPU."),
             ("with a critic, which learns all of its weights" if c.algorithm.has_critic else "",
              "Set algorithm.advantage_fn=grpo, or false."),
             ("with trainer.zero_stage=3, which divides weights that are not in 4 bits" * (c.trainer.zero_stage == 3),

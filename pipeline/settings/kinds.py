@@ -125,6 +125,11 @@ class Kind(str):
         return self.trains or self.attempts is not None
 
     @cached_property
+    def is_job(self) -> bool:
+        """Returns whether it takes the cores and the memory of a machine, so that it is a separate job."""
+        return self.computes or self == "quantized"
+
+    @cached_property
     def module(self) -> str:
         return f"ouroboros.stages.{self}"
 

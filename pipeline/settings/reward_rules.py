@@ -127,8 +127,8 @@ def asked_models(c) -> tuple[set[str | None], set[str | None]]:
 def answered(c) -> list:
     """Returns (place below buffer.explorer_input, set) of the sets that a stage, or the evaluation of its model,
     answers."""
-    return [(place, one) for place, one in c.buffer.explorer_input.places
-            if place.startswith("eval_") or c.kind.makes_experience]
+    source = c.buffer.explorer_input
+    return [*source.eval_places, *(source.train_places if c.kind.makes_experience else ())]
 
 
 # reward functions that do not report whether a task is solved

@@ -264,6 +264,7 @@ class Actor:
         if self.frozen:
             self.frozen.leave()
             self.release_cache()
+            self.process.barrier()  # engines on the GPUs of other ranks begin when the first one says so
 
     def release_cache(self) -> None:
         """Releases unused GPU memory, for an engine that shares the device."""

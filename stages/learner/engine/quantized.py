@@ -96,12 +96,11 @@ class Frozen:
     def __init__(self, module: nn.Module):
         self.tensors = [one for one in (*module.parameters(), *module.buffers()) if not one.requires_grad]
         self.device, self.away = next(module.parameters()).device, False
-        self.kept: list[Tensor] = []  # in host memory, page-locked with a GPU
+        self.kept: list[Tensor] = []  # in host memory, not page-locked: that would take the next power of two of each
         module.register_forward_pre_hook(lambda *_: self.come())
 
     def leave(self) -> None:
-        self.kept = self.kept or [torch.empty_like(one, device="cpu", pin_memory=one.is_cuda).copy_(one)
-                                  for one in self.tensors]
+        self.kept = self.kept or [torch.empty_like(one, device="cpu").copy_(one) for one in self.tensors]
         for one, kept in zip(self.tensors, self.kept, strict=True):
             one.data = kept
         self.away = True
@@ -110,7 +109,7 @@ class Frozen:
         """Called before each forward."""
         if self.away:
             for one, kept in zip(self.tensors, self.kept, strict=True):
-                one.data = kept.to(self.device, non_blocking=True)
+                one.data = kept.to(self.device)
         self.away = False
 
 
@@ -138,9 +137,10 @@ def hold(model: nn.Module, device: torch.device, name: str) -> None:
 def layers(model: nn.Module, name: str) -> Iterator[tuple[str, nn.Linear]]:
     """The linear layers of a model's text below its output head, without those of an adapter, with their names.
 
-    Raises ModelError where there are weights that are no linear layer's, as stacked experts', or not of whole blocks.
+    Raises ModelError where there are none, or weights that are no linear layer's, as stacked experts', or not of whole
+    blocks.
     """
-    text = {*decoder(model).modules()}
+    text, found = {*decoder(model).modules()}, False
     for path, module in list(model.named_modules()):
         if module not in text or ".lora_" in path:
             continue
@@ -151,4 +151,8 @@ def layers(model: nn.Module, name: str) -> Iterator[tuple[str, nn.Linear]]:
             if module.in_features % BLOCK:
                 raise ModelError(f"{name}: model.load_in_4bit=true, and {path} has {module.in_features} inputs, no "
                                  f"multiple of {BLOCK}. Set it to false.")
+            found = True
             yield path, module
+    if not found:
+        raise ModelError(f"{name}: model.load_in_4bit=true, and it has no torch.nn.Linear below its output head, whose "
+                         "weights alone are held in 4 bits. Set it to false.")

@@ -136,8 +136,8 @@ def test_a_teacher_above_is_counted_by_what_it_begins_with():
     config = changed(with_stages(GRPO, STUDENT))
     assert effective(config, STUDENT).model.teacher_model_path == "big"
     resolved = Recipe(config)
-    assert resolved.teacher("small") is config.model
-    assert resolved.teacher("big") is None
+    assert resolved.teachers["small"] is config.model
+    assert resolved.teachers["big"] is None
 
 
 @pytest.mark.parametrize(("words", "keys"), [

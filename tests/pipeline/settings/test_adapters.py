@@ -12,10 +12,12 @@ from ouroboros.pipeline.check.model import wrong_adapters
 from ouroboros.pipeline.check.workload import disk
 from ouroboros.pipeline.compose.recipe import effective
 from ouroboros.pipeline.job.devices import Gpus
+from ouroboros.pipeline.plan import requests
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG, adapter_problem
+from ouroboros.pipeline.store.errors import ConfigError
 from tests.configs import changed, check, lora, places
-from tests.golden.messages import wording
+from tests.golden.messages import refuses, wording
 from tests.models import safetensors
 from tests.pipeline.check.test_memory import ADAPTED
 
@@ -41,9 +43,10 @@ def test_adapters_that_no_model_can_have(several, keys):
 
 @pytest.mark.parametrize(("values", "keys"), [
     ({}, []), ({"model.lora_configs": []}, ["model.load_in_4bit"]), ({"trainer.zero_stage": 3}, ["model.load_in_4bit"]),
-    ({"algorithm.advantage_fn": "ppo"}, ["model.load_in_4bit"])])
+    ({"algorithm.advantage_fn": "ppo"}, ["model.load_in_4bit"]), ({"model.dtype": "auto"}, ["model.load_in_4bit"])])
 def test_4_bits_are_for_the_frozen_weights_of_an_adapter(values, keys):
-    given = {"model.lora_configs": [lora()], "model.load_in_4bit": True, "mode": "colocate"} | values
+    given = {"model.lora_configs": [lora()], "model.load_in_4bit": True, "model.dtype": "bfloat16",
+             "mode": "colocate"} | values
     assert {*places(check(changed(given)))} == {*keys}
 
 
@@ -68,20 +71,40 @@ def test_4_bits_are_proposed_for_an_adapter_whose_base_is_too_large(values, take
 def test_each_stage_in_4_bits_begins_with_a_model_of_them_and_the_base_is_evaluated_whole(tmp_path):
     """Where the setting is not, no identity has it."""
     def made(**of_stages):
-        config = changed({"checkpoint_root_dir": str(tmp_path), "model.lora_configs": [lora()], **{
+        config = changed({"checkpoint_root_dir": str(tmp_path), "model.lora_configs": [lora()],
+                          "model.dtype": "float32", **{
             f"stages.{name}.model.load_in_4bit": bits for name, bits in of_stages.items()}})
         return {one.name: one for one in make_plan(config).stages}
 
-    plain, found = made(), made(sft=True, rft=True)
-    inputs = {name: Path(one.inputs.get("model", "")).name.partition("-")[0] for name, one in found.items()}
-    assert inputs["quantized"] == "model"
-    assert inputs["sft"] == "quantized"
-    assert inputs["quantized_rft"] == "sft"
-    assert inputs["rft"] == "quantized_rft"
+    plain, first, last = made(), made(sft=True), made(rft=True)
+    inputs = {name: Path(one.inputs.get("model", "")).name.partition("-")[0] for name, one in last.items()}
+    assert first["sft"].inputs["model"] == first["quantized"].directory
+    assert inputs["quantized"] == "sft"
+    assert inputs["rft"] == "quantized"
     assert inputs["evaluate_rft"] == "rft"
-    assert found["quantized"].config.model.dtype == "float32"  # where there is no GPU
-    assert plain["sft"].identity == made(sft=False)["sft"].identity != found["sft"].identity
-    assert found["model"].identity == plain["model"].identity
+    assert plain["sft"].identity == made(sft=False)["sft"].identity != first["sft"].identity
+    assert first["model"].identity == plain["model"].identity
+    with refuses(ConfigError, "stages.rft.model.load_in_4bit", "sft"):
+        made(sft=True, rft=True)
+
+
+def test_a_stage_in_4_bits_requests_memory_for_the_model_that_it_will_have(tmp_path):
+    """Weights of 1/128 GiB: the stage quantized holds them twice, 2 + 1/64 GiB; the training one, whose model is not
+    made yet, two processes of 2 GiB and the weights eight times."""
+    base = tmp_path / "base"
+    base.mkdir()
+    with (base / "model.safetensors").open("wb") as file:
+        file.truncate(8 << 20)
+    for name in ("config.json", "tokenizer_config.json"):
+        (base / name).write_text(json.dumps({"model_type": "llama"}))
+    plan = make_plan(changed({"checkpoint_root_dir": str(tmp_path), "model.lora_configs": [lora()], "stages": [
+        {"stage_name": "sft", "algorithm": {"algorithm_type": "sft"}}], "model.init.enable": False,
+        "model.model_path": str(base), "model.load_in_4bit": True, "model.dtype": "bfloat16"}))
+    plan.freeze()
+    of = {one.name: one for one in plan.stages}
+    assert requests.is_submitted(of["quantized"])
+    assert requests.memory_gib(of["quantized"]) == 2 + 2 / 128
+    assert requests.memory_gib(of["sft"]) == 2 * 2 + 8 / 128
 
 
 def test_a_check_says_how_much_learns():
