@@ -35,7 +35,7 @@ from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, add_r
 from ouroboros.workflows.protocol.prompts import choices_of, columns_of, task_turns
 from ouroboros.workflows.reward_model import RewardModel
 
-OVERLONG_LENGTH, SCORER = "max_response_length", "reward_model"
+OVERLONG_LENGTH = "max_response_length"
 SCORE, OVERLONG = ModelScore(), OverlongPenalty()
 
 
@@ -74,9 +74,10 @@ class Rewards:
         """
         chosen = taskset.default_reward_fn_type or self.config.buffer.explorer_input.default_reward_fn_type
         names = [chosen] if isinstance(chosen, str) else chosen
-        if SCORER in names and (seen := [task.task_id for task in tasks if task.pictures]):
-            raise ConfigError(f"task set '{taskset.name}': {SCORER} reads texts alone, and {len(seen)} of {len(tasks)} "
-                              f"tasks have images, such as {seen[0]}; needed other reward functions for these.")
+        if "reward_model" in names and (seen := [task.task_id for task in tasks if task.pictures]):
+            raise ConfigError(f"task set '{taskset.name}': reward_model reads texts alone, and {len(seen)} of "
+                              f"{len(tasks)} tasks have images, such as {seen[0]}; needed other reward functions for "
+                              "these.")
         functions = [OPENED.get(name) or self._loaded(name) for name in names]
         given, key = taskset.reward_fn_args, f"reward_fn_args of task set '{taskset.name}'"
         takers = [REWARDS.get(name) or Signature.of(function) for name, function in zip(names, functions, strict=True)]
@@ -225,4 +226,4 @@ def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
 # functions like those of operators/reward.py, with their own processes
 ISOLATING = {"code_reward": code_reward, "reasoning_gym_reward": reasoning_gym_reward}
 # opened once, with the settings; all other functions are called with a response and its truth
-OPENED = {"judge_reward": judge_reward, "overlong_penalty": overlong_penalty, SCORER: reward_model}
+OPENED = {"judge_reward": judge_reward, "overlong_penalty": overlong_penalty, "reward_model": reward_model}

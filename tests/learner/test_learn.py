@@ -45,6 +45,9 @@ class StandIn:
         self.process, self.budget = process, Budget(config.trainer.max_token_len_per_gpu)
         self.way = self.ways
 
+    def make_room(self):
+        pass
+
     def step(self, rows, objective, lr, number, update):
         self.steps += 1
         self.rates.append(lr)

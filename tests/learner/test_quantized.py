@@ -19,7 +19,6 @@ from ouroboros.stages.learner.engine.quantized import (
     dequantized,
     hold,
     layers,
-    linear_4bit,
     quantized,
 )
 from ouroboros.stages.learner.engine.snapshot import written
@@ -97,7 +96,8 @@ def test_the_operator_is_a_linear_layer_with_the_gradient_of_its_input():
     found.square().sum().backward()
     expected.square().sum().backward()
     torch.testing.assert_close(x.grad, y.grad, atol=1e-5, rtol=0)
-    torch.library.opcheck(linear_4bit, (x, held.packed, held.scales, linear.bias.detach(), held.shape))
+    torch.library.opcheck(torch.ops.ouroboros.linear_4bit.default,
+                          (x, held.packed, held.scales, linear.bias.detach(), held.shape))
     assert not held.state_dict().keys() - {"bias"}
 
 

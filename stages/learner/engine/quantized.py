@@ -8,6 +8,7 @@ model that engines load, adapters are merged into, and references are of; the tr
 
 import logging
 from collections.abc import Iterator
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -18,58 +19,46 @@ from ouroboros.pipeline.store.errors import ModelError
 from ouroboros.stages.learner.engine.way import decoder
 
 TYPE = "nf4"
-logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on a CPU it warns of a kernel that is not called
 ROWS = 1024  # of a matrix that are quantized at once on a CPU, where each weight is compared with all 16 values
 
 
 def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
     """A matrix [N, M] as two codes a byte [N M / 2, 1] and scales [N M / 64], of its type and device."""
-    from bitsandbytes.functional import quantize_4bit
-
-    packed, state = quantize_4bit(weight.detach(), blocksize=BLOCK, quant_type=TYPE)
+    packed, state = _bitsandbytes().quantize_4bit(weight.detach(), blocksize=BLOCK, quant_type=TYPE)
     return packed, state.absmax.to(weight.dtype)
 
 
 def dequantized(packed: Tensor, scales: Tensor, shape: list[int]) -> Tensor:
     """The matrix [N, M] of `quantized`, in the type of the scales."""
-    import bitsandbytes  # noqa: F401 - registers the operator
-
     return torch.ops.bitsandbytes.dequantize_4bit(packed, scales.float(), BLOCK, TYPE, shape, scales.dtype)
 
 
-@torch.library.custom_op("ouroboros::linear_4bit", mutates_args=())
-def linear_4bit(x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, shape: list[int]) -> Tensor:
-    """x W^T + bias: [..., M] -> [..., N]. W exists within the operator alone: a compiled layer that saw it would keep
-    it for the backward pass."""
-    return functional.linear(x, dequantized(packed, scales, shape), bias)
+@cache
+def _bitsandbytes():
+    """Its functions; its operators are registered, and `ouroboros::linear_4bit` over them: x W^T + bias, [..., M] ->
+    [..., N], and its gradient of x. W exists within the operator alone: a compiled layer that saw it would keep it for
+    the backward pass."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on a CPU it warns of a kernel that is not called
+    from bitsandbytes import functional as found
 
+    @torch.library.custom_op("ouroboros::linear_4bit", mutates_args=())
+    def linear(x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, shape: list[int]) -> Tensor:
+        return functional.linear(x, dequantized(packed, scales, shape), bias)
 
-@torch.library.custom_op("ouroboros::linear_4bit_backward", mutates_args=())
-def linear_4bit_backward(gradient: Tensor, packed: Tensor, scales: Tensor, shape: list[int]) -> Tensor:
-    """The gradient of x: [..., N] -> [..., M]."""
-    return gradient @ dequantized(packed, scales, shape)
+    @torch.library.custom_op("ouroboros::linear_4bit_backward", mutates_args=())
+    def backward(gradient: Tensor, packed: Tensor, scales: Tensor, shape: list[int]) -> Tensor:
+        return gradient @ dequantized(packed, scales, shape)
 
+    def keep(ctx, inputs, output) -> None:
+        _, packed, scales, _, ctx.shape = inputs
+        ctx.save_for_backward(packed, scales)
 
-@linear_4bit.register_fake
-def _(x, packed, scales, bias, shape):
-    return x.new_empty((*x.shape[:-1], shape[0]))
-
-
-@linear_4bit_backward.register_fake
-def _(gradient, packed, scales, shape):
-    return gradient.new_empty((*gradient.shape[:-1], shape[1]))
-
-
-def _keep(ctx, inputs, output) -> None:
-    _, packed, scales, _, ctx.shape = inputs
-    ctx.save_for_backward(packed, scales)
-
-
-def _backward(ctx, gradient: Tensor):
-    return linear_4bit_backward(gradient, *ctx.saved_tensors, ctx.shape), None, None, None, None
-
-
-linear_4bit.register_autograd(_backward, setup_context=_keep)
+    linear.register_fake(lambda x, packed, scales, bias, shape: x.new_empty((*x.shape[:-1], shape[0])))
+    backward.register_fake(lambda gradient, packed, scales, shape: gradient.new_empty((*gradient.shape[:-1], shape[1])))
+    linear.register_autograd(
+        lambda ctx, gradient: (backward(gradient, *ctx.saved_tensors, ctx.shape), None, None, None, None),
+        setup_context=keep)
+    return found
 
 
 class Linear4bit(nn.Module):
@@ -87,7 +76,7 @@ class Linear4bit(nn.Module):
         return dequantized(self.packed, self.scales, self.shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear_4bit(x, self.packed, self.scales, self.bias, self.shape)
+        return torch.ops.ouroboros.linear_4bit(x, self.packed, self.scales, self.bias, self.shape)
 
 
 class Frozen:
