@@ -22,7 +22,7 @@ UPSTREAM = ("tasks", "curate", "model", "sft")
 
 def stage_in(root: Path, source, four_bits: bool):
     """The rft stage of a plan in another root, on complete stages of the first, and the model that it begins with."""
-    plan = plan_in(root, *LORA, f"stages.rft.model.load_in_4bit={str(four_bits).lower()}")
+    plan = plan_in(root, *LORA, *four_bits * ["stages.rft.model.load_in_4bit=true", "stages.rft.model.dtype=float32"])
     plan.freeze()
     copy_upstream(source, plan, UPSTREAM)
     if not four_bits:
