@@ -6,8 +6,8 @@ an upward arrow points to a higher layer of the first import contract in pyproje
 every number that says no: it is what the code measures, and is lowered with every move; a feature that needs more lines
 than it was given deletes as many elsewhere (lines of product: 65,418, and of those given to real tasks 1,655, to steps
 as content 936, to hands and eyes 2,260 without JavaScript, to images 688, to losses and importers 544, to corrected
-rewards 440; branches and times made the journeys longer too). The exit code is 1 when a limit is exceeded, and where a
-test file has no test or a test asserts nothing.
+rewards 440, to weights in 4 bits 293; branches and times made the journeys longer too). The exit code is 1 when a
+limit is exceeded, and where a test file has no test or a test asserts nothing.
 """
 
 import ast
@@ -30,7 +30,7 @@ from ouroboros.pipeline.store.files import HOME
 
 LINKED = ("pipeline", "operators", "workflows", "stages")  # folders of the checkout that are packages of `ouroboros`
 LIMITS = {"rooms": 30, "floors": 11, "arrows between rooms": 152, "upward arrows": 0, "circles of rooms": 0,
-          "circles of files": 0, "lines of product": 75050, "lines of tests": 65503,
+          "circles of files": 0, "lines of product": 75050, "lines of tests": 65505,
           "files that name an algorithm (sapo)": 2, "questions for an algorithm by name": 0,
           "stays of an override in composing": 87, "climbs of an override in composing": 9,
           "stays of an override in `ouro run`": 311, "climbs of an override in `ouro run`": 72}
@@ -145,6 +145,18 @@ def product() -> Counter:
                     if not path.startswith(("tests/", "benchmarks/", "docs/"))})
 
 
+def prose(paths: Collection[str]) -> int:
+    """Lines of docstrings, and lines that are a comment."""
+    found = 0
+    for path in paths:
+        text = (HOME / path).read_text(encoding="utf-8")
+        said = [one.body[0] for one in ast.walk(ast.parse(text)) if isinstance(
+            one, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(one)]
+        found += sum(one.end_lineno - one.lineno + 1 for one in said)
+        found += sum(line.lstrip().startswith("#") for line in text.splitlines())
+    return found
+
+
 def tracked(pattern: str) -> Counter:
     """Path -> number of lines of every tracked file that matches the pattern, templates excluded."""
     paths = subprocess.run(["git", "ls-files", pattern], cwd=HOME, capture_output=True, text=True, check=True).stdout
@@ -205,7 +217,8 @@ def main() -> int:
     others = {"YAML in bridges": "src/ouroboros/commands/bridges/*.yaml", "README": "README.md", "tests": "tests/*.py"}
     for headers, rows in (
         (["room", "lines"], [*per_room.most_common(), ("product", per_room.total())]),
-        (["", "lines"], [(what, tracked(pattern).total()) for what, pattern in others.items()]),
+        (["", "lines"], [("docstrings and comments of the product", prose(python)),
+                         *((what, tracked(pattern).total()) for what, pattern in others.items())]),
         (["largest files", "lines"], python.most_common(10)),
         (["functions beyond 40 lines", "lines"], long_functions(list(python))),
         (["slowest files of the last make test", "seconds"], files.most_common(10)),

@@ -128,7 +128,7 @@ def build(named: str | dict[str, Any], trust: bool = False):
     else:
         config = read_config(named, trust)
         if config.is_encoder_decoder:  # by the default of its kind, too, where config.json does not say so
-            raise ModelError(f"{named}: {config.model_type} has an encoder beside its decoder; needed a decoder alone, "
+            raise ModelError(f"{named}: {config.model_type} has an encoder and a decoder; needed a decoder alone, "
                              "as Llama or Qwen.")
     try:
         with torch.device("meta"):

@@ -275,7 +275,7 @@ def adapter_words(size: Size, config: Config) -> str | None:
     """Formats an adapter's parameter count and the total; None without an adapter or training."""
     if not (config.model.lora_configs and config.kind.trains):
         return None
-    return (f"rank {config.model.lora_configs[0].lora_rank}: trains {size.trained:,} parameters beside the "
+    return (f"rank {config.model.lora_configs[0].lora_rank}: trains {size.trained:,} parameters besides the "
             f"model's {size.parameters:,} ({size.trained / size.parameters:.2%})")
 
 

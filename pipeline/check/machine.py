@@ -269,7 +269,7 @@ def unusable_root(root: str) -> list[Problem]:
 def disk(root: str, needed: float, elsewhere: bool, uncounted: list[str]) -> tuple[str, Problem | None]:
     """Compares bytes that stages need with the free space at the run's root; returns the sentence, and the problem.
     uncounted: stages whose tables are excluded."""
-    more = f", and beside it the experience tables of {', '.join(uncounted)}" if uncounted else ""
+    more = f", and besides it the experience tables of {', '.join(uncounted)}" if uncounted else ""
     if elsewhere:
         return f"at most {size(needed)}{more}; what is free elsewhere is not known here", None
     if unusable_root(root):  # reported already

@@ -227,8 +227,8 @@ class Explorer(Section):
     bench_steps: list[int] | None = setting(
         None, "trainer steps that mode=bench evaluates, of checkpoints or of published versions that were kept "
               "(synchronizer.keep); null: every checkpoint that was kept")
-    eval_on_startup: bool = setting(True, "evaluate the model that the first training stage begins with, as a stage "
-                                          "of its own (evaluate_base)", how=True)
+    eval_on_startup: bool = setting(True, "evaluate the model that the first training stage begins with, in the "
+                                          "stage evaluate_base", how=True)
     max_retry_times: int = setting(0, "further attempts at a task whose workflow failed, each with its own seed, "
                                       "and further calls of a reward function that raised", ge=0)
 

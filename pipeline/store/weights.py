@@ -41,7 +41,7 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | No
     """
     directory = Path(path)
     if (directory / ADAPTER_CONFIG).is_file():  # transformers reads the model that it names, not the one next to it
-        return Problem(key, f"has {ADAPTER_CONFIG} beside config.json: an adapter in the directory of a model.", "Move "
+        return Problem(key, f"has {ADAPTER_CONFIG} and config.json: an adapter in the directory of a model.", "Move "
                        "the adapter's files into another directory, and name that one in model.lora_configs: "
                        "[{path: …}].", found=path)
     try:

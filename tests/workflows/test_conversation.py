@@ -33,9 +33,9 @@ class Played:
         self.conversation = Conversation(self.tokenizer, settings, more.get("parser"), tool_calls)
         self.number = 0
 
-    def turn(self, messages, said, tools=(ADD,), ended=True):
+    def turn(self, messages, said, tools=(ADD,), ended=True, **more):
         """The prompt as text, whether it was tokenized again, and what the client sees."""
-        ask = Ask("chat.completions", list(messages), list(tools))
+        ask = Ask("chat.completions", list(messages), list(tools), **more)
         prompt = self.conversation.prompt(ask)
         tokens = self.tokenizer(said + self.end * ended, add_special_tokens=False)["input_ids"]
         reply = Reply(tokens, [-1.0] * len(tokens), "stop" if ended else "length")
@@ -160,6 +160,8 @@ def test_a_malformed_call_is_text():
     assert (choice.calls, choice.finish) == ([], "stop")
     assert "{add 1 2}" in choice.text
     _, _, choice = played.turn([ASKED], FAMILIES["qwen2.5"][3] + "<|im_start|>", tools=())  # without tools it is none
+    assert (choice.calls, choice.text) == ([], FAMILIES["qwen2.5"][3])
+    _, _, choice = played.turn([ASKED], FAMILIES["qwen2.5"][3], calls_tools=False)  # tool_choice none
     assert (choice.calls, choice.text) == ([], FAMILIES["qwen2.5"][3])
 
 

@@ -102,7 +102,7 @@ def _unenforced(schema: dict) -> str | None:
     if not all(Draft202012Validator({"type": schema["type"]}).is_valid(one) for one in data if "type" in schema):
         return "a value of enum or const is not of the type"
     if ignored := keywords & KNOWN - IMPLY_TYPE if "type" not in schema else ():
-        return f"{min(ignored)} needs a type beside it"
+        return f"{min(ignored)} needs a type with it"
     if not schema.get("$ref", "#/$defs/").startswith(("#/$defs/", "#/definitions/")):
         return f"the $ref {schema['$ref']} is not to $defs"
     if any(isinstance(one, (dict, list)) for one in data):

@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 def copied(parts: Sequence[Part]) -> list[Part] | None:
-    """Returns the parts with their state in host memory of its own; None where that is too large for the free memory.
+    """Returns the parts with a copy of their state in host memory; None where that is too large for the free memory.
 
     From a GPU, copies go to page-locked memory, which torch keeps for the next ones.
     """

@@ -275,7 +275,7 @@ def _without_flow(text: str, pair: _Pair) -> str:
     elif pair.at:
         begin = _end(pair.within[pair.at - 1][1])
     if "#" in text[begin:pair.key.start_mark.index] + text[_end(pair.value):end]:
-        raise ConfigError("a comment stands between this key and the one beside it. Change it in the text.")
+        raise ConfigError("a comment stands between this key and the next one. Change it in the text.")
     return text[:begin] + text[end:]
 
 
