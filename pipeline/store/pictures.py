@@ -24,6 +24,7 @@ from ouroboros.pipeline.store.records import Picture as Record
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_PIXELS = 89_478_485  # PIL's bound, beyond which it warns of a decompression bomb
 MOST_TOGETHER, MOST_PIXELS_TOGETHER = 1024, 4 * MOST_PIXELS  # different images of a request, and their pixels
+MOST_RATIO = 200  # which processors of several families refuse, too
 GROUP_BYTES = 4 << 20  # of a row group, the unit of reading
 DIGITS = 32  # of a hash
 _READING = threading.Lock()
@@ -100,6 +101,9 @@ def opened(data: bytes, whole: bool = True):
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         if image.width * image.height > MOST_PIXELS:
             raise Broken(f"the image has {image.width} x {image.height} pixels; needed at most {MOST_PIXELS:,}")
+        if max(image.size) >= MOST_RATIO * min(image.size):
+            raise Broken(f"the image has {image.width} x {image.height} pixels; needed less than {MOST_RATIO} times as "
+                         "many in a row as in a column, and the reverse")
         if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:  # MPO: a phone's JPEG with a preview
             raise Broken(f"the image has {image.n_frames} frames; needed one that does not move")
         if image.mode[0] in "IF":  # I, I;16 and F, which PIL clips at 255

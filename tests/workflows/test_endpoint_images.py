@@ -26,7 +26,7 @@ from ouroboros.workflows.protocol.outcomes import Sampling
 from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer
 from ouroboros.workflows.protocol.sight import sight_of
 from ouroboros.workflows.task_at_hand import TaskAtHand, bound
-from tests import clients, families
+from tests import clients
 from tests.factories import row
 from tests.pictures import file, png
 from tests.workflows.test_retry import rated
@@ -144,12 +144,15 @@ def test_another_request_is_answered_while_an_image_is_decoded(attempts, monkeyp
     assert all(came)
 
 
-def test_an_image_that_the_processor_refuses_is_none_for_the_model(tiny_model, tmp_path):
-    """Qwen2.5-VL's: 300 times as wide as high."""
-    model = families.seeing("qwen2_5_vl", tmp_path / "model", tiny_model)
-    (tmp_path / "thin").write_bytes(png(300, 1))
-    with pytest.raises(Broken, match="300 x 1"):
-        sight_of(str(model)).tokens(Picture(str(tmp_path), "thin"))
+def test_an_image_that_the_processor_refuses_is_none_for_the_model(seeing_model, tmp_path, monkeypatch):
+    def refuse(image):
+        raise ValueError("too thin")
+
+    sight = sight_of(str(seeing_model))
+    monkeypatch.setattr(sight._family, "processed", refuse)
+    (tmp_path / "thin").write_bytes(png(30, 1))
+    with pytest.raises(Broken, match=r"30 x 1 pixels.*too thin"):
+        sight.tokens(Picture(str(tmp_path), "thin"))
 
 
 def test_a_request_has_so_many_images_and_pixels(attempts, monkeypatch):

@@ -26,7 +26,7 @@ def bomb() -> bytes:
 
 @pytest.mark.parametrize(("data", "words"), [
     (file(Image.new("RGB", (2, 2)), exif=b"Exif\0\0no tags at all"), "damaged"), (b"", "0 bytes"),
-    (MOVING["PNG"], "2 frames"), (MOVING["WEBP"], "2 frames"), (bomb(), "damaged"),
+    (png(400, 2), "400 x 2"), (MOVING["PNG"], "2 frames"), (MOVING["WEBP"], "2 frames"), (bomb(), "damaged"),
     (b"no image", "8 bytes"), (png()[:70], "damaged"), (FRAMES, "2 frames"),
     (file(Image.new("1", (10_000, 10_000))), "10000 x 10000"), (file(Image.new("I;16", (2, 2), 61_440)), "I;16"),
     (file(Image.new("I", (2, 2)), "TIFF"), "mode I;"), (file(Image.new("F", (2, 2)), "TIFF"), "mode F")])
