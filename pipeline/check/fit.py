@@ -223,10 +223,10 @@ def _changes(size: Size, config: Config, gpus: Gpus) -> dict[str, Any]:
                "trainer.ranks": 2 * settings.ranks, "trainer.zero_stage": 3}
     possible = gpus.count is None or (
         held_gpus(config.kind, config.but("trainer.ranks", 2 * settings.ranks)) <= gpus.count)
+    whole = config.algorithm.has_critic or settings.zero_stage == 3 or _has_experts(size)  # none of these in 4 bits
     left_out = {"trainer.ranks": not possible, "trainer.zero_stage": config.model.load_in_4bit,
-                "model.load_in_4bit": not config.model.lora_configs or config.algorithm.has_critic or (
-                    settings.zero_stage == 3 or _has_experts(size)), "algorithm.optimizer.optimizer_type":
-                config.algorithm.optimizer.optimizer_type != "adamw"}
+                "model.load_in_4bit": whole or not config.model.lora_configs,
+                "algorithm.optimizer.optimizer_type": config.algorithm.optimizer.optimizer_type != "adamw"}
     return {key: value for key, value in changes.items() if not left_out.get(key)}
 
 

@@ -285,7 +285,7 @@ class _Stages:
         if above:
             raise ConfigError(f"stages.{name}.model.load_in_4bit=true: the stage begins with what '{above}' trained in "
                               "4 bits, most of which 4 bits of the merged weights would round away. Set it to false "
-                              f"for one of the two stages, or give '{name}' a model of its own.")
+                              f"for one of the two stages, or set stages.{name}.model.model_path.")
         own = Model(dtype=model.dtype, trust_remote_code=model.trust_remote_code)
         return self.shared(QUANTIZED, self.config.model_copy(update={"model": own}), {"model": start}, name)
 
