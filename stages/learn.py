@@ -204,8 +204,10 @@ class Trainer:
             with self.context.ending.deferred():
                 for step in range(self.step_done + 1, self.last + 1):
                     self._step(step)
+                self.publishing.forget()
                 if isinstance(self.source, RewardPairs) and self.last == self.source.total_steps:
                     self.source.score_held_out(self.context, self.actor, self.source.total_steps)
+                GRAPHS.close()
                 self.saving.finish()
         finally:
             self.ended = True
@@ -256,7 +258,7 @@ class Trainer:
                                      step_record(self.context.id, batch, result, mismatch, values, seconds,
                                                  self.load.since(), self.context.config.trainer.overlap))
         if saves:
-            self.saving.start(step, rows)
+            self.saving.start(step, rows, last=step == self.last)
 
     def _end(self, step: int, number: int = signal.SIGTERM, why: str = "") -> NoReturn:
         """Ends after `step`, the last whole one, on request or for the signal `number`, and saves it if the time
@@ -274,7 +276,7 @@ class Trainer:
         else:
             self.saving.take(step, "unscheduled")
             self.writer.finish()
-            self.saving.start(step)
+            self.saving.start(step, last=True)
             self.saving.finish()
             note = f"step {step} is saved"
         self.process.stop()

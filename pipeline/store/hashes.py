@@ -14,7 +14,7 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -49,10 +49,12 @@ def hash_of(path: Path, *others: Any) -> Entry:
     return size, made.hexdigest()
 
 
-def hash_tree(directory: Path, others: dict[str, Any]) -> dict[str, Entry]:
-    """Maps every file below a directory, by its relative name, to size and hash. others: as in hash_of, by name."""
+def hash_tree(directory: Path, others: dict[str, Any], known: Mapping[str, Entry] | None = None) -> dict[str, Entry]:
+    """Maps every file below a directory, by its relative name, to size and hash. others: as in hash_of, by name.
+    known: of files that were hashed when they were written."""
     names = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
-    entries = in_threads(lambda name: hash_of(directory / name, *filter(None, [others.get(name)])), names)
+    entries = in_threads(lambda name: (known or {}).get(name) or hash_of(
+        directory / name, *filter(None, [others.get(name)])), names)
     return dict(zip(names, entries, strict=True))
 
 

@@ -76,6 +76,46 @@ def write(path: Path, tensors: Mapping[str, Stored]) -> None:
         in_threads(lambda part: _write_at(file.fileno(), *part), parts)
 
 
+class Writer:
+    """A new file for `torch.save`, which hands over a tensor's memory at a time: that is written in threads, and hashed
+    meanwhile. torch alone writes and reads back 2 GB a second. Not flushed to the disk.
+
+    Errors are kept until the block ends: torch cannot leave a file that it could not write.
+    """
+
+    def __init__(self, path: Path):
+        self._file, self._hash = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), xxhash.xxh3_64()
+        self._size, self._error = 0, None
+
+    def write(self, data: memoryview) -> int:
+        """Writes all of it, as torch expects; after an error nothing."""
+        if not self._error:
+            whole, begin = np.frombuffer(data, np.uint8), self._size
+            with ThreadPoolExecutor(THREADS) as pool:  # which waits for all of them
+                parts = [pool.submit(_write_at, self._file, begin + at, whole[at : at + CHUNK])
+                         for at in range(0, whole.nbytes, CHUNK)]
+                self._hash.update(whole)
+            self._error = next(filter(None, (part.exception() for part in parts)), None)
+            self._size += whole.nbytes
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        os.close(self._file)
+        if self._error:
+            raise self._error
+
+    @property
+    def entry(self) -> tuple[int, str]:
+        """Bytes, and their 64-bit xxh3."""
+        return self._size, self._hash.hexdigest()
+
+
 def _write_at(file: int, offset: int, data: np.ndarray) -> None:
     while data.nbytes:
         done = os.pwrite(file, data, offset)

@@ -237,7 +237,8 @@ class Actor:
         parts, state = self.zero.save(directory), self.full_state()
         if state is not None:
             write = partial(policy.export, model=self.zero.module.model, path=directory / "model")
-            parts.append(Part(state, write))
+            merged = self.adapter is not None and self.process.device.type == "cuda"
+            parts.append(Part(state, write, fresh=merged))
         if self.adapter and (state := self.trainable_state()) is not None:
             (directory / "adapter").mkdir()
             parts.append(Part(state, partial(self.write_adapter, directory=directory / "adapter")))

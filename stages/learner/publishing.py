@@ -108,6 +108,10 @@ class Publishing:
                 self._since + 1, self._bytes + versions.delta_bytes(new, changed))
         return entries
 
+    def forget(self) -> None:
+        """Releases the memory of the last versions: none is published after them."""
+        self._buffers, self._last = [], {}
+
     def _changed(self, new: dict[str, Stored]) -> Positions | None:
         """The elements that differ from the last version; None if the weights are to be written whole."""
         whole, elements = sum(one.data.nbytes for one in new.values()), sum(len(one.words) for one in new.values())

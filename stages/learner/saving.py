@@ -1,7 +1,7 @@
 """Writes a trainer's checkpoints during its next steps: from a copy of the state, first under a hidden name, then
 visible with one rename.
 
-Each rank writes its own files in the background; rank 0 then waits for the others' (an empty file each, because a
+Each rank writes its own files in the background; rank 0 then waits for the others' (a file each with their hashes, as a
 thread must not take part in collectives while the main thread does) and for the rows of the step.
 """
 
@@ -26,7 +26,7 @@ from ouroboros.pipeline.store import checkpoints, files, hashes, routings
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.critic import Critic
 from ouroboros.stages.learner.engine.process import Process
-from ouroboros.stages.learner.engine.snapshot import Part, copied, reserve, written
+from ouroboros.stages.learner.engine.snapshot import Part, copied, released, reserve, written
 from ouroboros.workflows.protocol.prompts import keep_template
 
 FLUSH_SECONDS = 0.2  # interval of flushing files that are written
@@ -73,10 +73,10 @@ class Saving:
                     **({mark: True} if mark else {})}
         self._taken = began, copies or [], manifest
 
-    def start(self, step: int, rows: Future | None = None) -> None:
+    def start(self, step: int, rows: Future | None = None, last: bool = False) -> None:
         """Writes what was taken after `step`, in the background. rows: of the writing of that step's rows, which its
-        checkpoint must not precede: a resumed stage does not make them again."""
-        self._background.start(self._complete, step, rows, *self._taken)
+        checkpoint must not precede: a resumed stage does not make them again. last: no other is taken after it."""
+        self._background.start(self._complete, step, rows, last, *self._taken)
         self._taken = 0.0, [], {}
 
     def check(self) -> None:
@@ -90,18 +90,20 @@ class Saving:
         self._background.finish()
         self.process.barrier()
 
-    def _complete(self, step: int, rows: Future | None, began: float, parts: list[Part],
+    def _complete(self, step: int, rows: Future | None, last: bool, began: float, parts: list[Part],
                   manifest: dict[str, Any]) -> None:
         """Writes this rank's files; on rank 0 also makes the checkpoint visible, and deletes old ones."""
         temporary, final = self._temporary(step), checkpoints.checkpoint_directory(self.context.directory, step)
         flags = [temporary.with_suffix(f".rank={rank}.tmp") for rank in range(1, self.process.ranks)]
         with _removed_on_error(temporary):
             with _flushed(temporary):  # a flush of large files takes as long as their hashes: both at once
-                written(parts)
+                known = {str(path.relative_to(temporary)): entry for path, entry in written(parts).items()}
+                if last:
+                    released(parts)
                 if whole := self.process.rank == 0 and _all_there(temporary, flags):
-                    manifest |= _hashed(temporary)
+                    manifest |= _hashed(temporary, known | _gathered(flags))
             if self.process.rank > 0:
-                flags[self.process.rank - 1].touch()
+                files.write_json(flags[self.process.rank - 1], known)
             elif whole:
                 if rows:
                     rows.result()
@@ -156,16 +158,26 @@ def _all_there(temporary: Path, flags: list[Path]) -> bool:
         if not temporary.exists():
             return False
         time.sleep(POLL_SECONDS)
-    for flag in flags:
-        flag.unlink()
     return True
 
 
-def _hashed(temporary: Path) -> dict[str, Any]:
-    """Returns what the manifest of a checkpoint has of its files: the hash of each, and that of the weights."""
+def _gathered(flags: list[Path]) -> dict[str, hashes.Entry]:
+    """Returns the entries that the other ranks left in their flags, and removes these."""
+    found: dict[str, hashes.Entry] = {}
+    for flag in flags:
+        found |= files.read_json(flag)
+        flag.unlink()
+    return found
+
+
+def _hashed(temporary: Path, known: dict[str, hashes.Entry]) -> dict[str, Any]:
+    """Returns what the manifest of a checkpoint has of its files: the hash of each, and that of the weights.
+
+    known: of files that were hashed when they were written.
+    """
     checkpoints.write_dtype(temporary / "model")
     sha256 = hashlib.sha256()
-    entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256})
+    entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256}, known)
     return {"weights_hash": sha256.hexdigest()[:16], hashes.FILES: entries}
 
 

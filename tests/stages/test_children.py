@@ -207,6 +207,24 @@ def test_a_trainer_that_is_done_calls_what_is_registered_and_waits_for_no_thread
     assert time.monotonic() - begin < 30
 
 
+WAITS = """
+import atexit, os, threading, time
+from ouroboros.stages.explorer.children import run_child
+def late():
+    time.sleep(0.5)
+    open("late", "w").close()
+def work(context):
+    atexit.register(os.rename, "late", "registered")
+    threading.Thread(target=late).start()
+run_child(work, "explorer", "doc")
+"""
+
+
+def test_an_explorer_that_is_done_waits_for_threads_and_then_calls_what_is_registered(start):
+    start(explorer=WAITS)
+    assert os.path.exists("registered")
+
+
 def asks(number, then=lambda: None):
     """A follow() that asks this process to end once the trainer is ready."""
     def follow():

@@ -59,6 +59,13 @@ class Graphs:
             if isinstance(module, GradientCheckpointingLayer):
                 module.compile(backend=self.backend, dynamic=True)  # within the recomputation, where there is one
 
+    def close(self) -> None:
+        """Ends the processes in which torch compiles kernels: at the end of this one that would take a second."""
+        if self.count:
+            from torch._inductor.async_compile import shutdown_compile_workers
+
+            shutdown_compile_workers()
+
     def news(self) -> list[str]:
         """Returns what happened since the last call, as lines for a log."""
         lines = self.refused[self.reported_refusals :]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.tensor_files import Writer
 from ouroboros.stages.learner.engine.adamw8bit import AdamW8bit
 from ouroboros.stages.learner.engine.budget import Exhausted
 from ouroboros.stages.learner.engine.muon import Muon
@@ -49,7 +50,7 @@ class ZeroEngine:
                 deepspeed.utils.set_z3_leaf_module(layer, True)
         self.module = module  # not DeepSpeed's engine: each attribute lookup there searches all names, for milliseconds
         self.engine, *_ = deepspeed.initialize(model=module, optimizer=made, config=_deepspeed_config(settings, dtype))
-        self.engine.checkpoint_engine = _checkpoint_engine(self.engine.checkpoint_engine)
+        self.engine.checkpoint_engine = _checkpoint_engine()
 
     def forward(self, micro: MicroBatch, **options):
         """The module's outputs for one packed micro-batch. options: further arguments of its forward."""
@@ -169,8 +170,8 @@ class ZeroEngine:
         self.engine.load_checkpoint(str(directory), tag="state", load_module_strict=self.whole)
 
 
-def _checkpoint_engine(usual):
-    """DeepSpeed's `usual` reader and writer of checkpoint files, which unpickles tensors and three classes only: the
+def _checkpoint_engine():
+    """DeepSpeed's reader and writer of checkpoint files, which unpickles tensors and three classes only: the
     usual one would run any code that a file contains. `save` writes nothing, but adds to `parts`.
     """
     from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
@@ -188,7 +189,7 @@ def _checkpoint_engine(usual):
 
     class WeightsOnly(TorchCheckpointEngine):
         def save(self, state_dict, path: str):
-            self.parts.append(Part(state_dict, partial(super().save, path=path)))
+            self.parts.append(Part(state_dict, partial(_write, path=Path(path))))
 
         def load(self, path: str, map_location=None):
             with torch.serialization.safe_globals(known):
@@ -196,8 +197,13 @@ def _checkpoint_engine(usual):
 
     made = WeightsOnly()
     made.parts = []
-    made.zipfile_serialization = usual.zipfile_serialization
     return made
+
+
+def _write(state: dict, path: Path) -> tuple[Path, tuple[int, str]]:
+    with Writer(path) as file:
+        torch.save(state, file)
+    return path, file.entry
 
 
 def _deepspeed_config(settings, dtype: torch.dtype) -> dict:
