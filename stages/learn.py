@@ -209,6 +209,9 @@ class Trainer:
                     self.source.score_held_out(self.context, self.actor, self.source.total_steps)
                 GRAPHS.close()
                 self.saving.finish()
+        except Exception:
+            self.saving.settle()
+            raise
         finally:
             self.ended = True
             self.context.activity.now("ends")
@@ -275,6 +278,7 @@ class Trainer:
                     f"log.grace_seconds={grace:g} were left; {kept(saved)}")
         else:
             self.saving.take(step, "unscheduled")
+            self.publishing.forget()
             self.writer.finish()
             self.saving.start(step, last=True)
             self.saving.finish()

@@ -90,14 +90,24 @@ class Writer:
     def write(self, data: memoryview) -> int:
         """Writes all of it, as torch expects; after an error nothing."""
         if not self._error:
-            whole, begin = np.frombuffer(data, np.uint8), self._size
+            try:
+                self._write(np.frombuffer(data, np.uint8))
+            except Exception as error:
+                self._error = error
+        return len(data)
+
+    def _write(self, whole: np.ndarray) -> None:
+        if whole.nbytes <= CHUNK:
+            _write_at(self._file, self._size, whole)
+            self._hash.update(whole)
+        else:
             with ThreadPoolExecutor(THREADS) as pool:  # which waits for all of them
-                parts = [pool.submit(_write_at, self._file, begin + at, whole[at : at + CHUNK])
+                parts = [pool.submit(_write_at, self._file, self._size + at, whole[at : at + CHUNK])
                          for at in range(0, whole.nbytes, CHUNK)]
                 self._hash.update(whole)
-            self._error = next(filter(None, (part.exception() for part in parts)), None)
-            self._size += whole.nbytes
-        return len(data)
+            for part in parts:
+                part.result()
+        self._size += whole.nbytes
 
     def flush(self) -> None:
         """Nothing is held back."""

@@ -7,6 +7,8 @@ children.
 
 import atexit
 import contextlib
+import gc
+import io
 import os
 import re
 import resource
@@ -289,23 +291,24 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         code = 1
     if code <= 2:  # else it was asked to end, maybe by a function that it calls
         user_calls.done()
+    if name == TRAINER and code == 0:
+        _leave()
     if name != TRAINER:  # which may be writing a checkpoint
         at_last = threading.Timer(LEAVE_SECONDS, os._exit, [code])  # threads of user code may go on for ever
         at_last.daemon = True
         at_last.start()
-    if code == 0:
-        _leave(waits=name != TRAINER)
     sys.exit(code)  # here, where no traceback keeps engine and model alive
 
 
-def _leave(waits: bool) -> NoReturn:
-    """Ends a child that has finished its writers. Calls what is registered with atexit, but takes neither model, engine
-    nor libraries apart, which takes seconds. waits: for threads that user code left."""
-    if waits:
-        threading._shutdown()  # neither this nor the next has a public name
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+def _leave() -> NoReturn:
+    """Ends a trainer that has finished its writers. Calls what is registered with atexit and writes what user code left
+    in open files, but takes neither model nor libraries apart, which takes seconds, and does not wait for threads that
+    user code left."""
+    atexit._run_exitfuncs()  # has no public name
+    for kind in (io.TextIOWrapper, io.BufferedWriter):  # a text is on a buffer
+        for file in [one for one in gc.get_objects() if isinstance(one, kind)]:
+            with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads, a closed file
+                file.flush()
     os._exit(0)
 
 

@@ -23,6 +23,7 @@ from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.job.schedule import first_explored
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store import checkpoints, files, hashes, routings
+from ouroboros.pipeline.store.errors import StageError
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.critic import Critic
 from ouroboros.stages.learner.engine.process import Process
@@ -82,6 +83,10 @@ class Saving:
     def check(self) -> None:
         """Raises the error of a checkpoint that could not be written."""
         self._background.check()
+
+    def settle(self) -> None:
+        """Waits for the checkpoint in progress, of a trainer that fails: once its process ends, no thread can start."""
+        self._background.wait(self.context.config.log.grace_seconds)
 
     def finish(self) -> None:
         """Waits for the checkpoint in progress; raises its error. Collective: afterwards all ranks see it."""
@@ -178,6 +183,8 @@ def _hashed(temporary: Path, known: dict[str, hashes.Entry]) -> dict[str, Any]:
     checkpoints.write_dtype(temporary / "model")
     sha256 = hashlib.sha256()
     entries = hashes.hash_tree(temporary, {f"model/{checkpoints.WEIGHTS}": sha256}, known)
+    if unseen := sorted(known.keys() - entries.keys()):
+        raise StageError(f"{temporary / unseen[0]} was written and is not there: does each node see what others write?")
     return {"weights_hash": sha256.hexdigest()[:16], hashes.FILES: entries}
 
 

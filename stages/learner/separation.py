@@ -108,8 +108,14 @@ class _Proof:
         self.name = f"{model.config.name_or_path} ({model.config.model_type})"
         self.text = model.config.get_text_config()
         said = {**self.text.to_dict(), **(getattr(self.text, "rope_parameters", None) or {})}
+        self.exact = False  # whether it computes in float32 for a comparison
         self.bounds = [value for key, value in said.items()
                        if LENGTHS.search(key) and isinstance(value, int) and 1 < value < self.longest]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in."""
+        return torch.float32 if self.exact else self.model.dtype
 
     def settle(self, own: Callable[[Tensor], Tensor], former: str | None = None) -> None:
         """Chooses the way of the rows. own(tokens): the output at each token after the first [L] -> [L - 1], by the
@@ -183,13 +189,13 @@ class _Proof:
                                  torch.cat([experts[i] for i in micro.rows])[part.own])
                 scored += [values[-COMPARED:] for _, values in sorted(micro.by_row(self.outputs(micro)).items())]
             found = self._apart(scored, alone)
-            allowed = self.allowed.get(self.model.dtype, self.allowed[torch.bfloat16])
+            allowed = self.allowed.get(self.dtype, self.allowed[torch.bfloat16])
             if not (found <= allowed).all():
                 allowed = np.maximum(allowed, self._allowed_by_rounding(own, rows, routers, alone, experts))
         if (found <= allowed).all():
             return None
         return (f"outputs at the last {COMPARED} tokens of {len(rows)} rows of text, up to {length} tokens long, in "
-                f"{str(self.model.dtype).removeprefix('torch.')} differ from those of transformers' own forward by "
+                f"{str(self.dtype).removeprefix('torch.')} differ from those of transformers' own forward by "
                 f"{found[0]:.2g} in the mean and {found[1]:.2g} at the 95th percentile, allowed {allowed[0]:.2g} and "
                 f"{allowed[1]:.2g}")
 
@@ -201,8 +207,7 @@ class _Proof:
             for _ in range(DRAWS):
                 others, _ = self._alone(own, rows, routers, experts)
                 found = np.maximum(found, ROUNDED * self._apart(others, alone))
-        exact = self.model.dtype == torch.float32
-        return np.minimum(found, LIMIT * self.allowed[torch.float32]) if exact else found
+        return np.minimum(found, LIMIT * self.allowed[torch.float32]) if self.dtype == torch.float32 else found
 
     def _alone(self, own: Callable[[Tensor], Tensor], rows: list[Row], routers: Routers | None,
                experts: list | None = None) -> tuple[list[np.ndarray], list]:
@@ -282,7 +287,7 @@ class _Proof:
         """Those of a model whose precision lets experts with nearly equal scores change places: their choices are made
         the same, so that the rest is compared. Compiled layers are run as they are written."""
         layers, routers = self._layers(), None
-        if self.model.dtype != torch.float32 and layers:
+        if self.dtype != torch.float32 and layers:
             with self._own_forward():
                 routers = Routers(self.model, layers)
         if not (routers and routers.found):
@@ -324,7 +329,8 @@ class _Proof:
 
     @contextmanager
     def _in_float32(self) -> Iterator[bool]:
-        """Context in which a model below float32 has its weights in it, exactly; False where it cannot."""
+        """Context in which a model below float32 computes in it, exactly, with the weights of one layer at a time in
+        float32: on a small GPU an engine starts meanwhile. False where it cannot."""
         if self.model.dtype == torch.float32:
             yield False
             return
@@ -333,19 +339,27 @@ class _Proof:
             self.way.unproved = obstacle or "another rank cannot compute the model in it"
             yield False
             return
-        packed, tensors = self.way.packed, [*self.model.parameters(), *self.model.buffers()]
-        kept = [(one, one.data) for one in tensors if one.is_floating_point()]
-        for one, data in kept:
-            one.data = data.float()
-        if packed:
-            self.way.packed = "padded"  # the kernels of GPUs take no float32
-            set_packed(self.model, self.way.packed)
+        packed, layers = self.way.packed, self._layers() or nn.ModuleList()
+        of_layers = [_floating(layer) for layer in layers]
+        inner = {id(one) for held in of_layers for one, _ in held}
+        outer = [(one, data) for one, data in _floating(self.model) if id(one) not in inner]
+        hooks = [hook for layer, held in zip(layers, of_layers, strict=True) for hook in (
+            layer.register_forward_pre_hook(lambda *_, held=held: _set(held, torch.float32)),
+            layer.register_forward_hook(lambda *_, held=held: _set(held)))]
         try:
+            _set(outer, torch.float32)
+            self.exact = True
+            if packed:
+                self.way.packed = "padded"  # the kernels of GPUs take no float32
+                set_packed(self.model, self.way.packed)
             with torch.compiler.set_stance("force_eager"):
                 yield True
         finally:
-            for one, data in kept:
-                one.data = data
+            self.exact = False
+            for hook in hooks:
+                hook.remove()
+            for held in (outer, *of_layers):
+                _set(held)
             if packed:
                 self.way.packed = packed
                 set_packed(self.model, packed)
@@ -354,7 +368,6 @@ class _Proof:
 
     def _inexact(self) -> str:
         """Why this rank cannot compute the model in float32."""
-        parameters = list(self.model.parameters())
         if self._partitioned():
             return "ranks hold parts of its weights (trainer.zero_stage=3)"
         if self.process.device.type == "cpu":
@@ -363,7 +376,11 @@ class _Proof:
             return "its layers with a state use kernels of bfloat16"
         logits = min(self._length(), EXACT) * self.text.vocab_size
         free = torch.cuda.mem_get_info(self.process.device)[0]
-        needed = 4.4 * sum(one.numel() for one in parameters) + 3 * 4 * logits  # with copies, of the longest row
+        whole = sum(one.numel() for one in self.model.parameters())
+        layers = {id(one): one.numel() for layer in self._layers() or () for one in layer.parameters()}
+        largest = max((sum(one.numel() for one in layer.parameters()) for layer in self._layers() or ()), default=0)
+        # 10% of all for what is computed between; copies, of the longest row
+        needed = 4 * (whole - sum(layers.values()) + largest) + 0.4 * whole + 3 * 4 * logits
         return f"{needed / 2**30:.1f} GiB of GPU memory are needed, {free / 2**30:.1f} free" * (free < needed)
 
     def _partitioned(self) -> bool:
@@ -418,6 +435,17 @@ class _Proof:
         starts = np.cumsum([0, *lengths])
         made = [tokens[start : start + min(length, room)] for start, length in zip(starts, lengths, strict=False)]
         return [Row(f"row {i}", row, 1, [1] * (len(row) - 1)) for i, row in enumerate(made, 1)]
+
+
+def _floating(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """The parameters and buffers of a module that are floating point numbers, with what they hold."""
+    return [(one, one.data) for one in (*module.parameters(), *module.buffers()) if one.is_floating_point()]
+
+
+def _set(held: list[tuple[Tensor, Tensor]], dtype: torch.dtype | None = None) -> None:
+    """Gives tensors what they held, in another precision if one is given."""
+    for one, data in held:
+        one.data = data if dtype is None else data.to(dtype)
 
 
 def apart(some: np.ndarray, others: np.ndarray) -> tuple[float, float]:

@@ -1,10 +1,13 @@
 """Checkpoint files of every ZeRO stage are read without running what they contain."""
 
 import pickle
+import resource
 
 import pytest
 import torch
 
+from ouroboros.pipeline.store import hashes
+from ouroboros.pipeline.store.tensor_files import Writer
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.engine import snapshot
 from ouroboros.stages.learner.engine.snapshot import Part, copied, written
@@ -85,6 +88,27 @@ def test_a_copy_writes_the_bytes_of_the_state_when_it_was_taken(tiny_model, proc
     assert len(files) >= 3
     for path in files:
         assert (tmp_path / "later" / path).read_bytes() == (tmp_path / "at once" / path).read_bytes(), path
+
+
+def test_files_of_torch_are_hashed_as_they_are_written(tmp_path):
+    state = {"large": torch.arange(20 << 20, dtype=torch.uint8), "view": torch.arange(6.0)[2:], "step": 7}
+    with Writer(tmp_path / "a.pt") as file:
+        torch.save(state, file)
+    assert file.entry == hashes.hash_of(tmp_path / "a.pt")
+    found = torch.load(tmp_path / "a.pt", weights_only=True)
+    assert torch.equal(found["large"], state["large"])
+    assert (found["view"].tolist(), found["step"]) == ([2.0, 3.0, 4.0, 5.0], 7)
+
+
+def test_a_file_of_torch_that_cannot_be_written_raises_why(tmp_path):
+    """torch ends the process where its file raises in the middle."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))  # Python ignores the signal
+    try:
+        with pytest.raises(OSError, match="too large"), Writer(tmp_path / "a.pt") as file:
+            torch.save({"a": torch.zeros(4 << 20), "b": torch.zeros(9)}, file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_views_of_one_storage_are_copied_once_and_stay_views():

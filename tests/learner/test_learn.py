@@ -301,6 +301,21 @@ def test_a_checkpoint_is_written_beside_the_next_steps_with_the_state_of_its_own
     assert trainer.deadline.save_seconds > 0.0
 
 
+def test_a_step_that_fails_leaves_the_checkpoint_that_is_being_written(stage, monkeypatch):
+    slow = Slow(monkeypatch, 4)
+
+    def fails(self, rows, objective, lr, number, update, learned=StandIn.step):
+        if number == 5:
+            threading.Timer(0.3, slow.may_go_on.set).start()
+            raise ValueError("of a loss")
+        return learned(self, rows, objective, lr, number, update)
+
+    monkeypatch.setattr(StandIn, "step", fails)
+    with refuses(ValueError, "of a loss"):
+        learn.Trainer(stage).run()
+    assert checkpoints.complete_checkpoints(stage.directory) == [2, 4]
+
+
 def test_a_checkpoint_that_cannot_be_written_ends_the_stage_at_the_next_step_and_leaves_nothing(stage, monkeypatch):
     slow = Slow(monkeypatch, 4, OSError(errno.ENOSPC, "No space left on device"))
     go_on_in_step(monkeypatch, slow, 5)

@@ -285,6 +285,23 @@ def test_a_model_in_float32_is_compared_in_it_however_its_weights_are_held(tmp_p
     assert actor.zero.module.way.unproved == ""
 
 
+def test_one_layer_at_a_time_is_in_float32_and_all_are_as_before(tmp_path, process):
+    module = loaded(made("qwen2", tmp_path), torch.bfloat16, process).zero.module
+    proof = separation._Proof(process, module.model, module.way, asked(), TEXT, None)
+    before, seen = {name: one.data for name, one in module.model.named_parameters()}, []
+
+    def note(*_):
+        seen.append([next(layer.parameters()).dtype for layer in module.model.model.layers])
+
+    for layer in module.model.model.layers:
+        layer.self_attn.register_forward_hook(note)
+    with proof._in_float32(), proof._own_forward(), torch.no_grad():
+        found = separation._own_logprobs(module, torch.tensor(TEXT[:20]))
+    assert found.dtype == torch.float32
+    assert seen == [[torch.float32, torch.bfloat16], [torch.bfloat16, torch.float32]]
+    assert all(one.data.data_ptr() == before[name].data_ptr() for name, one in module.model.named_parameters())
+
+
 @pytest.mark.parametrize(("some", "others", "differs"), [
     ([0.5, 1e-3, 0.0], [0.5, 2e-3, 0.0], False), ([0.5, 1e-9, 0.0], [0.5, 0.0, 0.0], True),
     ([0.5, 0.0, 0.0], [0.5, 0.0, 1e-9], True), ([0.5, 1e-38, 0.0], [0.5, 0.0, 0.0], False)])

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -195,6 +196,8 @@ def work(context):
     atexit.register(open, "registered", "w")
     threading.Thread(target=time.sleep, args=[60]).start()
     print("buffered", end="")
+    log.write("a row")
+log = open("own.log", "w")
 run_child(work, "trainer", "doc")
 """
 
@@ -203,26 +206,9 @@ def test_a_trainer_that_is_done_calls_what_is_registered_and_waits_for_no_thread
     begin = time.monotonic()
     start(trainer=LEAVES)
     assert os.path.exists("registered")
+    assert Path("own.log").read_text() == "a row"
     assert (start.directory / "trainer.log").read_text().endswith("buffered")
     assert time.monotonic() - begin < 30
-
-
-WAITS = """
-import atexit, os, threading, time
-from ouroboros.stages.explorer.children import run_child
-def late():
-    time.sleep(0.5)
-    open("late", "w").close()
-def work(context):
-    atexit.register(os.rename, "late", "registered")
-    threading.Thread(target=late).start()
-run_child(work, "explorer", "doc")
-"""
-
-
-def test_an_explorer_that_is_done_waits_for_threads_and_then_calls_what_is_registered(start):
-    start(explorer=WAITS)
-    assert os.path.exists("registered")
 
 
 def asks(number, then=lambda: None):

@@ -4,8 +4,10 @@ All layers of a model share one graph, in which the number of tokens and of rows
 any length take it without padding (1% slower than a graph for one length). Scoring without gradients has its own graph.
 """
 
+import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -64,7 +66,8 @@ class Graphs:
         if self.count:
             from torch._inductor.async_compile import shutdown_compile_workers
 
-            shutdown_compile_workers()
+            with suppress(subprocess.TimeoutExpired):  # of one that does not end
+                shutdown_compile_workers()
 
     def news(self) -> list[str]:
         """Returns what happened since the last call, as lines for a log."""
