@@ -2,7 +2,8 @@
 
 The stage tasks writes them as they were given, curate links them, and whoever computes with one decodes it: rotated as
 its EXIF says, as RGB, with white behind what is transparent. So the trainer and both engines see the same pixels. Those
-that agents show the model are files until the rows of their step are complete, then its table `shown`.
+that agents show the model are files until the rows of their step are complete, then its table `shown`, of an evaluation
+`sample_shown`.
 """
 
 import base64
@@ -64,8 +65,8 @@ def link(source: Path, stage: Path, step: int | None = None) -> None:
         hashes.write(_table(stage, step), partial(files.link, theirs))
 
 
-def _table(stage: Path, step: int | None) -> Path:
-    return stage / tables.LOCATIONS["pictures"] if step is None else tables.step_file(stage, "shown", step)
+def _table(stage: Path, step: int | None, name: str = "shown") -> Path:
+    return stage / tables.LOCATIONS["pictures"] if step is None else tables.step_file(stage, name, step)
 
 
 def of_text(text: str, others: str = "") -> bytes:
@@ -130,7 +131,7 @@ def decoded(data: bytes):
 
 
 class Kept:
-    """Takes images in, each once, and makes the table `pictures` of them, or `shown` of a step. place: of its files."""
+    """Takes images in, each once, and makes the table `pictures` of them, or that of a step. place: of its files."""
 
     def __init__(self, place: Path | None, refusal: str | None = None):
         """place: a directory for their files until then; None: images are looked at, and not stored. refusal: why none
@@ -152,12 +153,13 @@ class Kept:
                 self._records[name] = Record(name, _format(image), image.width, image.height, b"")
         return name
 
-    def write(self, stage: Path, step: int | None = None, names: Collection[str] = ()) -> None:
-        """Writes the table of a stage, or of a step those of its rows; without images there is none. Takes no more."""
+    def write(self, stage: Path, step: int | None = None, names: Collection[str] = (), table: str = "shown") -> None:
+        """Writes the table of a stage, or of a step (`table`) those of its rows; without images there is none. Takes no
+        more."""
         with self._lock:
             self._refusal = "the step of this attempt is complete"
         if chosen := self._records if step is None else sorted(names):
-            tables.write_groups(_table(stage, step), Record, self._groups(chosen))
+            tables.write_groups(_table(stage, step, table), Record, self._groups(chosen))
         files.remove_tree(self.place)  # also what a killed process left there
 
     def _groups(self, names: Iterable[str]) -> Iterator[list[Record]]:
