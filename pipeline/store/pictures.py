@@ -90,6 +90,15 @@ def require_few(images: Collection[bytes]) -> None:
         raise Broken(f"the request has images of {found:,} pixels together; needed at most {MOST_PIXELS_TOGETHER:,}")
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """PIL warns of metadata that it reads in part, and of a decompression bomb, whose bound is ours."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        yield
+
+
+@_silent()
 def opened(data: bytes, whole: bool = True):
     """An image as PIL reads it; whole: decoded, else its header alone. Raises Broken for what is none, moves, has more
     than MOST_PIXELS, or is grey of more than 8 bits."""
@@ -97,9 +106,7 @@ def opened(data: bytes, whole: bool = True):
 
     ImageFile.LOAD_TRUNCATED_IMAGES = False  # Data-Juicer sets it
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound is ours
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
         if image.width * image.height > MOST_PIXELS:
             raise Broken(f"the image has {image.width} x {image.height} pixels; needed at most {MOST_PIXELS:,}")
         if max(image.size) >= MOST_RATIO * min(image.size):
@@ -121,6 +128,7 @@ def opened(data: bytes, whole: bool = True):
     return image
 
 
+@_silent()
 def decoded(data: bytes):
     """The pixels that models see: an RGB image of PIL."""
     from PIL import Image, ImageOps
