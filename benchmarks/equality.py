@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.store import files, records, tables
+from ouroboros.pipeline.store.recovery import EVALUATED
 
 # ends of names. The probe is scored whenever weights are loaded, once more by a resumed explorer, and its tokens are
 # those of the last batch, which a resumed trainer does not have.
 MEASURED = ("seconds", "memory_gib", "load", "start", "probe_max_difference")
 MAKERS = ("stage", "model", "config_hash", "commit")
-EVALUATED = ("samples", "scores")
 
 
 def rows(stage: Path, table: str) -> list[dict[str, Any]]:

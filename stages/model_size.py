@@ -150,6 +150,7 @@ def measure(model, adapter: Lora | None = None) -> Size:
     """
     import torch
 
+    from ouroboros.stages.learner.engine.quantized import unheld
     from ouroboros.stages.learner.engine.way import decoder
 
     config, embedding, transformer = model.config.get_text_config(), model.get_input_embeddings().weight, decoder(model)
@@ -174,7 +175,7 @@ def measure(model, adapter: Lora | None = None) -> Size:
         latent=rank + config.qk_rope_head_dim if rank else 0, tower=_tower(model.config))
     layers = [_layer(layer, config, size) for layer in transformer.layers]
     linear = [0, *(one.weight.numel() for one in transformer.modules() if isinstance(one, torch.nn.Linear))]
-    size = replace(size, linear=sum(linear), matrix=max(linear))
+    size = replace(size, linear=sum(linear), matrix=max(linear), unheld=unheld(model))
     if adapter:
         from ouroboros.stages.learner.engine.adapter import inject
 

@@ -10,6 +10,7 @@ facts. Not a stage of the plan: no stage reads its output.
 import json
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ouroboros.operators.formats import text_of
-from ouroboros.pipeline.check.reading import Row, sample
+from ouroboros.pipeline.check.reading import Row, Sample, sample
 from ouroboros.pipeline.settings import data
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.model import Model
@@ -152,10 +153,9 @@ class Preview:
         if not wrong:
             self.found["warnings"] += row_warnings(source, drawn.rows)
             try:
-                plain = [row for place, (row, one) in enumerate(zip(drawn.rows, read, strict=True))
-                         if unfit(one) is None and one.messages is None and place not in written.refused
-                         ] if read else drawn.rows
-                fact += f"; {self._lengths(source, plain, written)}" if self.tokenizer is not None else ""
+                plain = [place for place, one in enumerate(read) if unfit(one) is None and one.messages is None
+                         and place not in written.refused] if read else range(len(drawn.rows))
+                fact += f"; {self._lengths(source, drawn, plain, written)}" if self.tokenizer is not None else ""
             except DataError as error:  # the chat template refuses a task
                 self.found["problems"].append(f"{source['key']}: {error}")
         self.found["facts"].append([source["name"], fact])
@@ -164,18 +164,20 @@ class Preview:
         return Config.partial({"model": self.request["model"], "buffer": {
             "explorer_input": {"system_prompt": self.request["system_prompt"]}}})
 
-    def _lengths(self, source: dict[str, Any], rows: list[Row], written: Written) -> str:
-        columns = source["columns"]
+    def _lengths(self, source: dict[str, Any], drawn: Sample, plain: Sequence[int], written: Written) -> str:
+        """plain: places of the rows that are texts alone."""
+        columns, rows = source["columns"], [drawn.rows[place] for place in plain]
         prompts = [prompt_of(source, row) for row in rows]
         if source["key"].startswith((data.SHOWN, data.EXPERTS)):
             prompts = [asked(prompt, source["every_turn"]) for prompt in prompts]
         text = "solution_key" not in columns  # plain text is cut into pieces, so none is too long
-        given = [prompt for prompt in prompts if prompt not in (None, [], {}) and is_text(prompt)]
+        both = [(at, one) for at, one in zip(plain, prompts, strict=True) if one not in (None, [], {}) and is_text(one)]
+        places, given = [at for at, _ in both], [one for _, one in both]
         odd = [] if text else [one for one in given if not (isinstance(one, str) or is_conversation(one))]
         lengths = self._prompt_lengths(given, text, written.begun) + written.prompts
         what = "conversations" if given and all(map(is_conversation, given)) else "prompts"
         if not text:
-            self._judge(source, what, lengths, "max_prompt_tokens")
+            self._judge(source, what, lengths, "max_prompt_tokens", drawn, places + written.places)
         if odd:
             self._by_share(f"{source['key']}: {len(odd)} of {len(prompts)} sampled prompts (column "
                            f"'{columns['prompt_key']}') are no text, such as {text_of(odd[0])[:SHOWN]}: the model is "
@@ -234,16 +236,20 @@ class Preview:
         return replace(row, **{name: self._cut([text], "max_response_tokens")[0] for name in
                                ("solution", "chosen", "rejected") if (text := getattr(row, name)) is not None})
 
-    def _judge(self, source: dict[str, Any], what: str, lengths: list[int], limit: str) -> None:
-        most = getattr(self.limits, limit)
-        self.found["longest"].append([limit, max(lengths, default=0), usual_length(lengths)])
-        over = sum(length > most for length in lengths)
+    def _judge(self, source: dict[str, Any], what: str, lengths: list[int], limit: str, drawn: Sample | None = None,
+               places: Sequence[int] = ()) -> None:
+        """drawn, places: the sample, and where the row of each length is in it, where that is known."""
+        most, order = getattr(self.limits, limit), sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+        longest = drawn.named([places[order[0]]]) if drawn and order else ""
+        self.found["longest"].append([limit, max(lengths, default=0), usual_length(lengths), longest])
+        over = [at for at in order if lengths[at] > most]
         if not over:
             return
-        line = (f"{source['key']}: {over} of {len(lengths)} sampled {what} are longer than model.{limit}={most}, the "
-                f"longest has {'at least ' * self.cut}{max(lengths)} tokens; they are not trained on. Raise it, or "
-                "leave such rows out.")
-        self._by_share(line, over, len(lengths))
+        rows = f" ({drawn.named({places[at] for at in over})})" if drawn else ""
+        line = (f"{source['key']}: {len(over)} of {len(lengths)} sampled {what}{rows} are longer than "
+                f"model.{limit}={most}, the longest has {'at least ' * self.cut}{max(lengths)} tokens; they are not "
+                "trained on. Raise it, or leave such rows out.")
+        self._by_share(line, len(over), len(lengths))
 
     def _by_share(self, line: str, some: int, total: int) -> None:
         """Adds a problem when all rows are affected, and a warning when more than a few are."""

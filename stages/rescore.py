@@ -15,7 +15,7 @@ from ouroboros.pipeline.settings.arguments.answers import tool_arguments
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store import checkpoints, files, records, tables
 from ouroboros.pipeline.store.errors import ConfigError, DataError
-from ouroboros.pipeline.store.pictures import link
+from ouroboros.pipeline.store.pictures import link, named
 from ouroboros.stages.curation import curation_of
 from ouroboros.stages.explorer.children import run_child
 from ouroboros.stages.explorer.groups import set_baseline
@@ -80,10 +80,19 @@ class Scorer:
     def rewarded(self, stored: list[records.Experience]) -> list[records.Experience]:
         """The rows of an explorer step with the rewards of this stage."""
         attempts = _by_slot(stored)
-        outcomes = {slot: _outcome(rows[-1]) for slot, rows in attempts.items()}
+        outcomes = {slot: self._outcome(rows) for slot, rows in attempts.items()}
         self._reward(attempts, outcomes)
         self._set_baselines(attempts, outcomes)
         return [self._row(row, outcomes[row.slot], row is turns[-1]) for turns in attempts.values() for row in turns]
+
+    def _outcome(self, rows: list[records.Experience]) -> Outcome:
+        """An attempt before it is rewarded, by the row of its last turn, with the images of all."""
+        last, seen = rows[-1], {one: None for row in rows for one in row.pictures or ()}
+        if last.status not in SCORED or not last.response_tokens:
+            return Outcome(last.status, last.reason)
+        return Outcome("ok", trajectory=Trajectory(
+            last.prompt_tokens, last.response_tokens, last.rollout_logprobs, last.action_mask, last.finish_reason,
+            pictures=named(seen, self.context.inputs["tasks"])))
 
     def record(self, step: int, rows: list[records.Experience], begin: float) -> records.Rollout:
         """The record of an explorer step whose rewards began at `begin` (time.perf_counter)."""
@@ -130,14 +139,6 @@ def _by_slot(rows: Iterable[records.Experience]) -> Attempts:
     for row in rows:
         attempts.setdefault(row.slot, []).append(row)
     return attempts
-
-
-def _outcome(last: records.Experience) -> Outcome:
-    """An attempt before it is rewarded, by the row of its last turn."""
-    if last.status not in SCORED or not last.response_tokens:
-        return Outcome(last.status, last.reason)
-    return Outcome("ok", trajectory=Trajectory(
-        last.prompt_tokens, last.response_tokens, last.rollout_logprobs, last.action_mask, last.finish_reason))
 
 
 def score(context: Context) -> None:

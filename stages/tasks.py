@@ -37,7 +37,7 @@ def work(context: Context) -> None:
 
     def counted() -> Iterator[RawTask]:
         for position, row in enumerate(chain(
-                read_pool(context.config, kept), read_sets(context.config, images, kept))):
+                read_pool(context.config, kept), read_sets(context.config, images, kept)), 1):
             found["rows"] += 1
             found["solutions"] += row.solution is not None
             found["harbor"] += row.taskset in of_harbor

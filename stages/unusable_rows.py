@@ -32,11 +32,13 @@ OTHER_TEMPLATE = "Set model.chat_template_path to a template that writes it, or 
 class Written:
     """Tokens of responses, and of prompts with tools, calls or thoughts, as the chat template writes them.
 
-    reasons: places of the rows that the template cannot write, and why. refused: those among them that are texts alone.
-    unwritten: those of which another template may write more. begun: what every reply to a task begins with.
+    places: of the rows of these prompts. reasons: places of the rows that the template cannot write, and why. refused:
+    those among them that are texts alone. unwritten: those of which another template may write more. begun: what every
+    reply to a task begins with.
     """
 
     prompts: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
     responses: list[int] = field(default_factory=list)
     reasons: list[tuple[int, str]] = field(default_factory=list)
     refused: set[int] = field(default_factory=set)
@@ -141,6 +143,7 @@ def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings,
         try:
             if row.chosen is None and row.solution is None:
                 made.prompts.append(len(expanded(prompt_tokens(tokenizer, [writes.prompt(row) + begun])[0], row)))
+                made.places.append(place)
                 continue
             if not is_rich and source["whole"]:
                 task_texts(tokenizer, [row], settings)
@@ -154,6 +157,7 @@ def measured(tokenizer, rows: list[RawTask], source: dict[str, Any], settings,
             made.unwritten |= {place} if isinstance(reason, Unwritten) else set()
             continue
         made.prompts += lengths
+        made.places += [place] * len(lengths)
         made.responses += [len(response) for _, response, _ in layouts]
     return made
 

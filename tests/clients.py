@@ -296,6 +296,16 @@ def compares(task, endpoint, one, other):
     return "same"
 
 
+def replaces(task, endpoint, one, other):
+    """A question about an image, and a second one as if the other had been shown before."""
+    ask, messages = client(endpoint).chat.completions, []
+    for image, more in ((one, []), (other, [{"role": "user", "content": "?"}])):
+        messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": image}}]},
+                    *messages[1:], *more]
+        messages.append(ask.create(model=endpoint.model, messages=messages).choices[0].message)
+    return "same"
+
+
 def draws(task, endpoint):
     """The answer to a task with images after a look at one that a tool draws of the first reply."""
     messages = list(task.messages)

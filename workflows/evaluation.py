@@ -118,7 +118,9 @@ def evaluate(
             advance(f"{held.taskset.name} {decoding}")
         check_failures(mine, context.config.explorer.max_failed_ratio)
         made.append(mine)
-    kept.write(context.directory, subject.step)  # it has no rows; a kill before the scores answers and shows all again
+    own = {one.hash for held in sets for of_task in held.pictures for one in of_task}
+    shown = {name for row in chain(*made) for name in row.pictures or ()} - own
+    kept.write(context.directory, subject.step, shown, "sample_shown")
     scores = publish(context, sets, made, subject.step)
     journal.remove()
     return scores
@@ -154,10 +156,17 @@ def sample(
             response_tokens=outcome.trajectory.response_tokens if outcome.trajectory else [], reward=outcome.reward,
             accuracy=outcome.accuracy, status=outcome.status, reason=outcome.reason, seed=seeds[slot],
             notes=outcome.noted, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
-            min_p=sampling.min_p,
+            min_p=sampling.min_p, pictures=_seen(held.pictures[index], outcome),
         )
         for slot, (index, outcome) in enumerate(zip(asked, outcomes, strict=True))
     ]
+
+
+def _seen(own: Sequence[Picture], outcome: Outcome) -> list[str] | None:
+    """The images of a response's prompt, those that an agent showed among them."""
+    done = outcome.trajectory
+    shown = own if done is None or done.pictures is None else done.pictures
+    return [one.hash for one in shown] or None
 
 
 def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, asked: list[int],

@@ -200,6 +200,8 @@ def reward_model(rewards: Rewards, model=SCORE.model, weight=SCORE.weight) -> Re
         return [s if isinstance(s, str) else {"reward_model": weight * s} if math.isfinite(weight * s) else
                 f"reward_model returned reward_model={weight * s}" for s in scores]
 
+    score.blind = ("reward_model reads texts alone, and the attempt's agent showed the model an image; needed another "
+                   "reward function, or an agent without images")
     return score
 
 

@@ -3,6 +3,7 @@
 import math
 import os
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from ouroboros.pipeline.check.memory import (
@@ -24,6 +25,7 @@ from ouroboros.pipeline.check.model_size import Size, Sizes, named
 from ouroboros.pipeline.check.workload import Disk, disk, workload
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
+from ouroboros.pipeline.settings.combinations import four_bits
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
 from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
 from ouroboros.pipeline.settings.images import may_have_images
@@ -160,15 +162,16 @@ def tiles_problem(size: Size, config: Config) -> Problem | None:
 
 
 def four_bits_problem(size: Size, config: Config) -> Problem | None:
-    """Reports weights that are to be in 4 bits, of a model with experts, whose weights are no linear layers'."""
-    if config.model.load_in_4bit and config.kind.trains and _has_experts(size):
-        return Problem("model.load_in_4bit", "the model has experts, whose weights are not held in 4 bits.", "Set "
-                       "false.", found=True)
+    """Reports weights that are to be in 4 bits, of a model whose layers are not held so."""
+    if config.model.load_in_4bit and config.kind.trains and size.unheld:
+        return Problem("model.load_in_4bit", f"in the model {size.unheld}.", "Set false.", found=True)
     return None
 
 
-def _has_experts(size: Size) -> bool:
-    return any(layer.experts for _, layer in size.layers)
+def _breaks_four_bits(config: Config) -> bool:
+    """Returns whether settings break the rule of 4 bits; of model.dtype=auto those with the type of a GPU."""
+    dtype = "bfloat16" if config.model.dtype == "auto" else config.model.dtype
+    return any(four_bits(config.but("model.dtype", dtype)))
 
 
 def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
@@ -193,22 +196,23 @@ def _advice(size: Size, config: Config, gpus: Gpus, room: float) -> str:
     """Names the settings that make the trainer fit `room` bytes: the least costly, and none that can be left out."""
     element, taken = element_bytes(config, gpus), dict[str, Any]()
 
+    def changed(changes: dict[str, Any]) -> Config:
+        return reduce(lambda made, change: made.but(*change), changes.items(), config)
+
     def peak(changes: dict[str, Any]) -> float:
-        made = config
-        for key, value in changes.items():
-            made = made.but(key, value)
-        return training(size, made, element).peak
+        return training(size, changed(changes), element).peak
 
     for key, value in _changes(size, config, gpus).items():
-        apart = {"model.load_in_4bit", "trainer.zero_stage"} <= {*taken, key}
-        if not apart and peak(taken) > room and peak(taken | {key: value}) < peak(taken):
-            taken[key] = value
+        more = taken | {key: value}
+        if not _breaks_four_bits(changed(more)) and peak(taken) > room and peak(more) < peak(taken):
+            taken = more
     for key in list(taken):
         without = {name: value for name, value in taken.items() if name != key}
         taken = without if without and peak(without) <= max(room, peak(taken)) else taken
     if not taken:
         return "No setting of the trainer lowers it: take a smaller model, shorter sequences, or larger GPUs."
-    listed = " ".join(f"{key}={str(value).lower()}" for key, value in taken.items())
+    lasting = {"model.dtype": "bfloat16"} if "model.load_in_4bit" in taken and config.model.dtype == "auto" else {}
+    listed = " ".join(f"{key}={str(value).lower()}" for key, value in (taken | lasting).items())
     lacks = "" if peak(taken) <= room else ": take a smaller model too, shorter sequences, or larger GPUs"
     return f"With {listed} about {peak(taken) / GIB:.1f} GiB{lacks}."
 
@@ -223,9 +227,7 @@ def _changes(size: Size, config: Config, gpus: Gpus) -> dict[str, Any]:
                "trainer.ranks": 2 * settings.ranks, "trainer.zero_stage": 3}
     possible = gpus.count is None or (
         held_gpus(config.kind, config.but("trainer.ranks", 2 * settings.ranks)) <= gpus.count)
-    whole = config.algorithm.has_critic or settings.zero_stage == 3 or _has_experts(size)  # none of these in 4 bits
-    left_out = {"trainer.ranks": not possible, "trainer.zero_stage": config.model.load_in_4bit,
-                "model.load_in_4bit": whole or not config.model.lora_configs,
+    left_out = {"trainer.ranks": not possible, "model.load_in_4bit": size.unheld or config.model.load_in_4bit,
                 "algorithm.optimizer.optimizer_type": config.algorithm.optimizer.optimizer_type != "adamw"}
     return {key: value for key, value in changes.items() if not left_out.get(key)}
 

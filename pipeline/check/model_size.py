@@ -63,7 +63,8 @@ class Size:
     ZeRO-3 gathers at once. width: of the residual stream. query_width, value_width: of all heads; value_width is the
     input of the output projection. latent: cache entries per token and layer of latent attention; 0 for key and value.
     layers: (count, layer), equal ones together. tower: of a model that is shown images. linear: weights of the linear
-    layers of the text below its output head, matrix: of the largest of these.
+    layers of the text below its output head, matrix: of the largest of these. unheld: why its layers are not held in 4
+    bits; empty: they can be.
     """
 
     parameters: int
@@ -84,6 +85,7 @@ class Size:
     tower: Tower | None = None
     linear: int = 0
     matrix: int = 0
+    unheld: str = ""
 
     @property
     def query_width(self) -> int:

@@ -51,10 +51,16 @@ def expected(stage: Stage, config: Config, parameters: int | None = None, planne
         return Expected(rows * known.seconds, rows * known.tokens, known.source)
     if parameters is None:
         return None
-    (trains, samples), several = (GPU, stage.gpus) if stage.gpus else (THREAD, os.cpu_count() or 1)
     tokens = rows * work.longest
-    operations = 6 / trains + (2 / samples if config.kind.explores else 0)
-    return Expected(tokens * parameters * operations / several + work.trainer_steps * BESIDES, tokens, None)
+    return Expected(tokens * token_seconds(parameters, config.kind.explores, stage.gpus)
+                    + work.trainer_steps * BESIDES, tokens, None)
+
+
+def token_seconds(parameters: int, explores: bool, gpus: int = 0) -> float:
+    """Returns what a token takes by its operations, on GPUs or on the threads of this machine. explores: it is sampled
+    too."""
+    (trains, samples), several = (GPU, gpus) if gpus else (THREAD, os.cpu_count() or 1)
+    return parameters * (6 / trains + (2 / samples if explores else 0)) / several
 
 
 @cache

@@ -6,7 +6,6 @@ from pathlib import Path
 from ouroboros.pipeline.plan.hub import located
 from ouroboros.pipeline.results import sweep_view
 from ouroboros.pipeline.settings.config import Config
-from ouroboros.pipeline.settings.kinds import MODEL
 from ouroboros.pipeline.store.errors import ConfigError, DataError
 from ouroboros.pipeline.store.model_shape import is_classifier
 from ouroboros.pipeline.store.weights import whole_model
@@ -25,7 +24,7 @@ def model_of(named: str, stage: str | None, root: Path) -> Path:
                         "the name of a run.")
     shown = sweep_view.find(root, named)
     nodes = [node for one in sweep_view.runs_of(shown)[:1] for node in one.stages
-             if (node.directory / "model" / "config.json").exists() or node.kind == MODEL]
+             if any((node.directory / place / "config.json").exists() for place in ("model", ""))]
     chosen = [node for node in nodes if node.name == stage or not (stage or _scores(node.directory))]
     if not chosen:
         raise DataError(f"{shown.run} has no model{f' of a stage {stage!r}' if stage else ''} yet. Stages that do: "

@@ -20,7 +20,8 @@ THIRDS = ("first", "middle", "last")
 # columns that identify a row
 KEYS = {"experience": ("experience_id",),
         "samples": ("stage", "model", "step", "taskset", "task_id", "decoding", "run_index")}
-COLUMNS = {"experience": "reward_components, weights_version, turn, pictures", "samples": "model, decoding, taskset"}
+COLUMNS = {"experience": "reward_components, weights_version, turn, pictures",
+           "samples": "model, decoding, taskset, pictures"}
 EDGE = 160  # pixels of an image's longer side
 IMAGES = 8  # of a row that are shown
 # Where a reward function has no accuracy, the range of the stage's rewards is cut in three.

@@ -5,11 +5,13 @@ import io
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from ouroboros.pipeline.store.locations import step_file
 from ouroboros.pipeline.store.pictures import Lacking, Picture, named, pixels
+from ouroboros.pipeline.store.tables import SHOWN
 
 
 def thumbnails(hashes: Sequence[str], stages: Sequence[Path], edge: int, step: int) -> list[dict[str, Any]]:
@@ -18,9 +20,9 @@ def thumbnails(hashes: Sequence[str], stages: Sequence[Path], edge: int, step: i
     column."""
     made = []
     for number, name in enumerate(hashes, 1):
-        for stage in stages:
+        for stage, table in product(stages, SHOWN):
             with suppress(Lacking):
-                shown = named([name], stage, step_file(stage, "shown", step))
+                shown = named([name], stage, step_file(stage, table, step))
                 made.append({"number": number, "hash": name, **_small(*shown, edge)})
                 break
     return made

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from ouroboros.pipeline.results.query import aligned
 from ouroboros.pipeline.results.view import Node, Shown
@@ -65,9 +66,7 @@ def _verdict(stage: Node, damaged: set[str], resting: list[str]) -> Verdict:
     if not place.is_dir():
         return Verdict(stage, 0, 0, "DAMAGED", [f"{files.near(place)} is no directory"])
     try:
-        entries, lost = hashes.contents(place) if complete else {  # those in the lists of a stage that is not complete
-            str((home / name).relative_to(place)): entry for home in hashes.homes(place)[1:]
-            for name, entry in hashes.recorded(home).items()}, recovery.lost(place)
+        entries, lost = (hashes.contents(place) if complete else _listed(place)), recovery.lost(place)
         for step in checkpoints.complete_checkpoints(place):
             made = checkpoints.checkpoint_directory(place, step).relative_to(place)
             entries = (entries or {}) | {str(made / name): tuple(entry) for name, entry in
@@ -82,6 +81,12 @@ def _verdict(stage: Node, damaged: set[str], resting: list[str]) -> Verdict:
     if lost:
         words += f"; lost: {', '.join(recovery.named(place, one) for one in lost)}"
     return Verdict(stage, len(entries or {}), sum(size for size, _ in (entries or {}).values()), words, found)
+
+
+def _listed(place: Path) -> dict[str, hashes.Entry]:
+    """Returns what a stage that is not complete has written, by its lists."""
+    return {str((home / name).relative_to(place)): entry for home in hashes.homes(place)[1:]
+            for name, entry in hashes.recorded(home).items()}
 
 
 def _broken_line(stage: Node, damaged: set[str]) -> Iterator[str]:

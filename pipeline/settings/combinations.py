@@ -236,7 +236,8 @@ def four_bits(c) -> Found:
         return
     lacking = "" if c.model.lora_configs else "needs an adapter: weights in 4 bits are not trained"
     for reason, advice in (
-            (lacking, "Set model.lora_configs=[{}], or false for this stage."),
+            (lacking, "Set stages.NAME.model.load_in_4bit=false, or give the stage an adapter: "
+                      "stages.NAME.model.lora_configs=[{}]."),
             ("with model.dtype=auto, which follows the machine, and the weights in 4 bits stand for others in each type"
              * (c.model.dtype == "auto"), "Set model.dtype=bfloat16, or float32 on a CPU."),
             ("with a critic, which learns all of its weights" if c.algorithm.has_critic else "",

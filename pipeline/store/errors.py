@@ -51,8 +51,9 @@ class Problem(str):
         return self.but(key=f"{section}.{self.key}" if self.key else section) if section else self
 
     def of(self, stages: Sequence[str]) -> "Problem":
-        """Returns the problem as one of these stages."""
-        return self.but(stages=stages)
+        """Returns the problem as one of these stages; a single one stands for NAME in keys of the advice."""
+        named = stages[0] if len(stages) == 1 else "NAME"
+        return self.but(stages=stages, do=self.do.replace("stages.NAME.", f"stages.{named}."))
 
     def masked(self, mask: Callable[[str], str] = masked) -> "Problem":
         """Returns the problem with its texts masked; by default without secrets."""

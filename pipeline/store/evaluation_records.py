@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ouroboros.pipeline.store.task_records import TOKENS, column
+from ouroboros.pipeline.store.task_records import PICTURES, TOKENS, column
 
 NOTES = ("JSON of the reasons for components of the reward: what a judge said, or `limit` where accuracy_reward "
          "stopped comparing an answer; null: none")
@@ -35,6 +35,7 @@ class Sample:
     top_p: float | None = column(pa.float32(), "nucleus sampling bound, 1 = off", later=True, default=None)
     top_k: int | None = column(pa.int32(), "top-k bound, -1 = off", later=True, default=None)
     min_p: float | None = column(pa.float32(), "min-p bound, 0 = off", later=True, default=None)
+    pictures: list[str] | None = column(pa.list_(pa.string()), PICTURES, later=True, default=None)
 
 
 @dataclass(slots=True)

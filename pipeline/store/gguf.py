@@ -6,6 +6,8 @@ of the hub, so checks, identities and stages know directories alone.
 """
 
 import subprocess
+import sys
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -54,7 +56,10 @@ def _file(named: str) -> Path:
 
 
 def _read(file: Path, place: Path, dtype: str) -> None:
+    begin, size = time.monotonic(), file.stat().st_size / 1e6
+    print(f"ouro: reading {file.name} ({size:,.0f} MB) into a Hugging Face directory", file=sys.stderr, flush=True)
     done = subprocess.run(launch.command("ouroboros.stages.gguf", str(file), str(place), dtype), capture_output=True,
                           text=True, env=launch.environment(), check=False)
     if done.returncode:
         raise ModelError("".join(done.stderr.strip().splitlines()[-1:]) or f"reading it ended with {done.returncode}.")
+    print(f"ouro: read {file.name} in {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)

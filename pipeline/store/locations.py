@@ -25,6 +25,7 @@ LOCATIONS = {
     "tool_calls": "tool_calls/step=*.parquet",
     "feedback": "feedback/step=*.parquet",
     "samples": "samples/step=*.parquet",
+    "sample_shown": "sample_shown/step=*.parquet",
     "scores": "scores/step=*.parquet",
 }
 PER_STEP = tuple(table for table, location in LOCATIONS.items() if "/" in location)  # also their directories

@@ -2,7 +2,8 @@
 
 The stage tasks writes them as they were given, curate links them, and whoever computes with one decodes it: rotated as
 its EXIF says, as RGB, with white behind what is transparent. So the trainer and both engines see the same pixels. Those
-that agents show the model are files until the rows of their step are complete, then its table `shown`.
+that agents show the model are files until the rows of their step are complete, then its table `shown`, of an evaluation
+`sample_shown`.
 """
 
 import base64
@@ -64,8 +65,8 @@ def link(source: Path, stage: Path, step: int | None = None) -> None:
         hashes.write(_table(stage, step), partial(files.link, theirs))
 
 
-def _table(stage: Path, step: int | None) -> Path:
-    return stage / tables.LOCATIONS["pictures"] if step is None else tables.step_file(stage, "shown", step)
+def _table(stage: Path, step: int | None, name: str = "shown") -> Path:
+    return stage / tables.LOCATIONS["pictures"] if step is None else tables.step_file(stage, name, step)
 
 
 def of_text(text: str, others: str = "") -> bytes:
@@ -89,6 +90,15 @@ def require_few(images: Collection[bytes]) -> None:
         raise Broken(f"the request has images of {found:,} pixels together; needed at most {MOST_PIXELS_TOGETHER:,}")
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """PIL warns of metadata that it reads in part, and of a decompression bomb, whose bound is ours."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        yield
+
+
+@_silent()
 def opened(data: bytes, whole: bool = True):
     """An image as PIL reads it; whole: decoded, else its header alone. Raises Broken for what is none, moves, has more
     than MOST_PIXELS, or is grey of more than 8 bits."""
@@ -96,9 +106,7 @@ def opened(data: bytes, whole: bool = True):
 
     ImageFile.LOAD_TRUNCATED_IMAGES = False  # Data-Juicer sets it
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound is ours
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
         if image.width * image.height > MOST_PIXELS:
             raise Broken(f"the image has {image.width} x {image.height} pixels; needed at most {MOST_PIXELS:,}")
         if max(image.size) >= MOST_RATIO * min(image.size):
@@ -120,6 +128,7 @@ def opened(data: bytes, whole: bool = True):
     return image
 
 
+@_silent()
 def decoded(data: bytes):
     """The pixels that models see: an RGB image of PIL."""
     from PIL import Image, ImageOps
@@ -130,7 +139,7 @@ def decoded(data: bytes):
 
 
 class Kept:
-    """Takes images in, each once, and makes the table `pictures` of them, or `shown` of a step. place: of its files."""
+    """Takes images in, each once, and makes the table `pictures` of them, or that of a step. place: of its files."""
 
     def __init__(self, place: Path | None, refusal: str | None = None):
         """place: a directory for their files until then; None: images are looked at, and not stored. refusal: why none
@@ -152,12 +161,13 @@ class Kept:
                 self._records[name] = Record(name, _format(image), image.width, image.height, b"")
         return name
 
-    def write(self, stage: Path, step: int | None = None, names: Collection[str] = ()) -> None:
-        """Writes the table of a stage, or of a step those of its rows; without images there is none. Takes no more."""
+    def write(self, stage: Path, step: int | None = None, names: Collection[str] = (), table: str = "shown") -> None:
+        """Writes the table of a stage, or of a step (`table`) those of its rows; without images there is none. Takes no
+        more."""
         with self._lock:
             self._refusal = "the step of this attempt is complete"
         if chosen := self._records if step is None else sorted(names):
-            tables.write_groups(_table(stage, step), Record, self._groups(chosen))
+            tables.write_groups(_table(stage, step, table), Record, self._groups(chosen))
         files.remove_tree(self.place)  # also what a killed process left there
 
     def _groups(self, names: Iterable[str]) -> Iterator[list[Record]]:

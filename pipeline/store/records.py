@@ -359,5 +359,6 @@ TABLES: dict[str, type] = {
     "tool_calls": ToolCall,
     "feedback": Feedback,
     "samples": Sample,
+    "sample_shown": Picture,
     "scores": Score,
 }

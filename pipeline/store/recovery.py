@@ -19,7 +19,7 @@ from ouroboros.pipeline.store.locations import step_of
 OF_TRAINER = ("steps", "trained")
 OF_EXPLORER = ("rollouts", "experience", "curated", "selection", "calls", "tool_calls", "shown")
 SCORED = ("reference", "teacher")  # computed again where a file is absent
-EVALUATED = ("samples", "scores")
+EVALUATED = ("scores", "samples", "sample_shown")
 COUNTED = {"steps": "trained", "rollouts": "experience"}  # numbered from 1 without a gap; what each has a file of
 
 UNKNOWN = 2**31  # larger than any step
@@ -75,7 +75,7 @@ def _rewind(stage: Path, warn: Callable[[str], None], verify: str, first_read: C
     _report(damage, f"made again from {f'the checkpoint of step {step}' if step else 'the start'}", warn)
     for later in [one for one in checkpoints.complete_checkpoints(stage) if one > step]:
         files.remove_tree(checkpoints.checkpoint_directory(stage, later))
-    for table in (*OF_TRAINER, *EVALUATED):  # the step of the last two is a weights version
+    for table in (*OF_TRAINER, *EVALUATED):  # the step of EVALUATED is a weights version
         for one in sorted(_steps(stage, table), reverse=True):  # an interruption must leave no gap
             if one > step or (table in EVALUATED and {(name, one) for name in EVALUATED} & damage.keys()):
                 hashes.remove(tables.step_file(stage, table, one))

@@ -137,7 +137,9 @@ def _differences(found: pa.Schema, needed: pa.Schema, older: list[str]) -> list[
 
 # SQL: the name of a row's stage; rows that one took of another (pipeline/job/trunks.py) have the same, and another hash
 STAGE_NAME = "regexp_replace(stage, '-[0-9a-f]+$', '')"
-DATA = ("images", "pictures", "shown", "raw", "tasks", "rejected")  # views with a stage column: stages may share rows
+SHOWN = ("shown", "sample_shown")  # images of agents, by step: in rows of experience, and of samples
+# views with a stage column: stages may share rows
+DATA = ("images", "pictures", *SHOWN, "raw", "tasks", "rejected")
 
 
 class Rows(Sequence):
@@ -216,8 +218,8 @@ def connect(stages: Iterable[tuple[str, Path]] = (), threads: int = 2):
         session.register(f"_empty_{name}", empty)
         stage_of = "{} AS stage, " if name in DATA else ""
         parts = [f"SELECT NULL::VARCHAR AS run, {stage_of.format('NULL::VARCHAR')}* FROM _empty_{name}"]
-        both = [LOCATIONS[name], *[LOCATIONS["shown"]] * (name == "pictures")]
-        for (run, stage), location in product(pairs, both):
+        read = ("pictures", *SHOWN) if name == "pictures" else (name,)
+        for (run, stage), location in product(pairs, map(LOCATIONS.get, read)):
             if any(Path(stage).glob(location)):
                 files_of = quoted(f"{_literal(stage)}/{location}")
                 named = stage_of.format(quoted(Path(stage).name))

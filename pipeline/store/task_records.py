@@ -34,7 +34,8 @@ def column(arrow: pa.DataType, doc: str, null: bool = False, later: bool = False
 class RawTask:
     """A record of a task file before cleaning. Text columns may hold anything."""
 
-    row: int = column(pa.int64(), "position in the input, from 0; the key that joins every later table to the input")
+    row: int = column(pa.int64(), "number in the input, from 1 over all sets (in older files from 0); the key that "
+                                  "joins every later table to the input")
     question: str | None = column(pa.string(), "the last turn of the prompt, by the user or a tool; null when there "
                                                "is none", null=True)
     answer: str | None = column(pa.string(), "the truth; where a demonstration or a pair has none its response, of a "
@@ -150,7 +151,7 @@ class Picture:
 class Rejected:
     """An input row that curation dropped, or a stage that trains on given responses."""
 
-    row: int = column(pa.int64(), "row of the table raw, counted from 0 over all sets")
+    row: int = column(pa.int64(), "row of the table raw")
     question: str | None = column(pa.string(), "as read", null=True)
     answer: str | None = column(pa.string(), "as read", null=True)
     solution: str | None = column(pa.string(), "as read", null=True)

@@ -52,16 +52,15 @@ def settings_of(model: Path, engine: str, overrides: Sequence[str]) -> Config:
     tree: dict[str, Any] = {"explorer": {"rollout_model": {"engine_type": engine, "engines_per_gpu": 1}}}
     places = (model, model.parent, *model.parents[2:3])  # of a model stage, of another stage, of a checkpoint
     made = next((place for place in places if (place / "stage.json").exists()), None)
-    if made is None:
+    config = files.read_json(made / "stage.json")["config"] if made else {}
+    if at(config, "model.max_prompt_tokens") is None:  # no stage's, or of one that reads no prompts
         longest = read_config(str(model)).get("max_position_embeddings") or 4096
         tree["model"] = {"max_prompt_tokens": longest // 2, "max_response_tokens": longest // 2,
                          "max_model_len": longest}
-    else:
-        config = files.read_json(made / "stage.json")["config"]
-        for key in KEPT:
-            section, name = key.split(".")
-            if (value := at(config, key)) is not None:
-                tree.setdefault(section, {})[name] = value
+    for key in KEPT:
+        section, name = key.split(".")
+        if (value := at(config, key)) is not None:
+            tree.setdefault(section, {})[name] = value
     return _read(tree, overrides)
 
 

@@ -124,7 +124,8 @@ CASES = [
     Case("images, trained tower", 20, (), settings=IMAGES),
     Case("images, trained tower, of an agent", 10, (
         "stages.rft.buffer.explorer_input.default_workflow_type=tests.clients:draws",
-        "stages.rft.model.max_prompt_tokens=64", "stages.rft.explorer.runner_concurrency=1"), settings=IMAGES),
+        "stages.rft.model.max_prompt_tokens=64", "stages.rft.explorer.runner_concurrency=1",
+        "stages.rft.explorer.eval_interval=1"), settings=IMAGES),
     *(Case(f"{name} of images", 6, (), name, settings=IMAGES) for name in ("tasks", "curate", "sft")),
     Case("vLLM, grpo, evaluations, MLflow", 45, WATCHED, engine="vllm"),
     Case("vLLM, LoRA", 20, (

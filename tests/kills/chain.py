@@ -18,6 +18,7 @@ from typing import Any
 from ouroboros.pipeline.job.processes import called
 from ouroboros.pipeline.plan.plan import Plan
 from ouroboros.pipeline.store import files
+from ouroboros.pipeline.store.recovery import EVALUATED
 from tests.kills.cases import Case
 from tests.kills.shim import Operation, counted, read_trace, shimmed
 from tests.toy.conftest import REPOSITORY
@@ -205,7 +206,7 @@ def differences(case: Case, found: Chain, expected: Chain) -> list[str]:
         if not files.is_complete(mine):
             words.append(f"{mine.name} is not complete")
             continue
-        results = made(mine, "samples", "scores"), made(other, "samples", "scores")
+        results = made(mine, *EVALUATED), made(other, *EVALUATED)
         if "depends_on_time" in files.read_json(other / files.MANIFEST):
             results = with_close(*results), results[1]
         words += [f"{mine.name}: {name}{_first(*(one[name] for one in results))}" for name in results[0]

@@ -23,6 +23,7 @@ from ouroboros.stages.learner.engine.quantized import (
 )
 from ouroboros.stages.learner.engine.snapshot import written
 from ouroboros.stages.learner.objective import Objective
+from ouroboros.stages.model_size import measure
 from ouroboros.workflows.protocol.engine import Request
 from tests.configs import TINY, lora, overridden
 from tests.golden.messages import refuses
@@ -189,10 +190,12 @@ def test_a_base_of_another_type_is_refused(tiny_model, tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"intermediate_size": 100}, "100 inputs"),
+    ({"intermediate_size": 100}, "100 inputs"), ({"model_type": "lfm2", "block_multiple_of": 64,
+                                              "layer_types": ["conv", "full_attention"]}, "conv.conv"),
     ({"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}, "experts")])
 def test_weights_that_have_no_blocks_are_named(tiny_model, changes, words):
     config = AutoConfig.from_pretrained(tiny_model).to_dict()
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config | changes))
+    assert words in measure(model).unheld  # by `ouro config check`
     with refuses(ModelError, "model.load_in_4bit", words):
-        list(layers(model, "it"))
+        layers(model, "it")

@@ -541,6 +541,12 @@ def test_a_run_is_served_by_its_last_model_that_writes(tmp_path, tiny_model):
     models.classifier(judge / "model")
     run.view()
     assert model_of(run.run, None, tmp_path) == policy / "model"
+    base = run.stage("quantized_rft", "quantized", "sft")
+    shutil.copytree(model_directory(tiny_model), base, dirs_exist_ok=True)
+    run.view()
+    assert model_of(run.run, "quantized_rft", tmp_path) == base
+    longest = json.loads((base / "config.json").read_text())["max_position_embeddings"]
+    assert settings_of(base, "transformers", []).model.longest == longest
     with pytest.raises(DataError):
         model_of(run.run, "judge", tmp_path)
 

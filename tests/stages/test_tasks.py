@@ -175,7 +175,7 @@ def test_the_stage_writes_the_raw_table(tmp_path):
     work(context)
     table = tables.read(tmp_path / "raw.parquet", RawTask)
     assert table.num_rows == context.made["rows"] == 7
-    assert table["row"].to_pylist() == list(range(7))
+    assert table["row"].to_pylist() == list(range(1, 8))
     assert set(table["taskset"].to_pylist()) == set(table["split"].to_pylist()) == {None}
 
 
@@ -199,7 +199,7 @@ def test_every_set_with_a_path_is_read_under_its_name_and_the_split_of_its_place
         f"{source}.eval_tasksets.0.format.response_key=truth", "buffer.trainer_input.experience_buffer.path=" + shown)
     work(context)
     rows = tables.read(tmp_path / "stage" / "raw.parquet", RawTask).to_pylist()
-    wording([[(r["row"], r["taskset"], r["split"], r["question"], r["answer"], r["solution"]) for r in rows]], "(0,",
+    wording([[(r["row"], r["taskset"], r["split"], r["question"], r["answer"], r["solution"]) for r in rows]], "(1,",
             "gsm8k", "40 +", "2")
     assert (rows[4]["chosen"], rows[4]["rejected"]) == ("two", "too")
 

@@ -9,6 +9,7 @@ import pytest
 from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.store import tables
+from ouroboros.pipeline.store.recovery import EVALUATED
 from tests.toy.conftest import REPOSITORY, copy_upstream, stage_of, table
 from tests.toy.kill import killed, killed_when, made, start
 
@@ -55,7 +56,7 @@ def test_images_of_agents_are_stored_trained_on_and_the_same_after_a_kill(tmp_pa
     """The agent's tool answers its first reply with an image that it draws, twice around the first of the task's two.
     Killed while attempts of step 2 show images: they are replayed, and show them again."""
     more = ("buffer.explorer_input.default_workflow_type=tests.clients:draws", "model.max_prompt_tokens=64",
-            "trainer.share_prompts=true", "explorer.runner_concurrency=1")
+            "trainer.share_prompts=true", "explorer.runner_concurrency=1", "explorer.eval_interval=1")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     done = subprocess.run([sys.executable, "-m", "ouroboros", "run", f"checkpoint_root_dir={whole}", *SMALL, *more,
                            "--", "rft"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
@@ -74,6 +75,9 @@ def test_images_of_agents_are_stored_trained_on_and_the_same_after_a_kill(tmp_pa
         assert row["prompt"].startswith("<image>+<image>:")
     assert drawn == {row["pictures"][2] for row in whole_rows}
     assert all(row["kl"] < 1e-8 and row["mismatch_max"] < 1e-4 for row in table(rft, "steps"))
+    held = table(rft, "samples")
+    assert all([*row["pictures"][:2]] == tasks[row["task_id"]] for row in held)
+    assert {row["hash"] for row in table(rft, "sample_shown")} == {one for row in held for one in row["pictures"][2:3]}
 
     other.freeze()
     copy_upstream(plan, other, ("model", "tasks", "curate", "sft"))
@@ -81,5 +85,5 @@ def test_images_of_agents_are_stored_trained_on_and_the_same_after_a_kill(tmp_pa
     killed_when(stage, lambda: len(list(Path(stage.directory).glob(".shown-2/*"))) > 2)
     assert not tables.step_file(Path(stage.directory), "rollouts", 2).exists()
     assert start(stage).wait() == 0
-    assert made(Path(stage.directory)) == made(rft)
+    assert made(Path(stage.directory), *EVALUATED) == made(rft, *EVALUATED)
     assert not list(Path(stage.directory).glob(".shown*"))

@@ -113,6 +113,15 @@ def test_equal_tokens_of_other_images_are_another_row_with_another_seed(attempts
     assert one.seed != other.seed
 
 
+def test_a_request_with_another_image_in_the_same_text_goes_on_from_no_earlier_call(attempts):
+    one, other = png(8, 8, 3), png(8, 8, 4)
+    end = attempts.tokenizer.eos_token_id
+    outcome = attempts(partial(clients.replaces, one=uri(one), other=uri(other)), Says([30, end], [30, end]))
+    assert (outcome.status, outcome.reason) == ("ok", None)
+    assert [[image.hash for image in turn.pictures] for _, turn, _ in outcome.turns] == [[name(one)], [name(other)]]
+    assert [call.origin.retokenized for call in outcome.calls] == [False, True]
+
+
 class Says(BatchEngine):
     """Replies with these tokens in order."""
 

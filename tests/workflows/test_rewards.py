@@ -8,6 +8,7 @@ from ouroboros.pipeline.settings.arguments.answers import REWARDS
 from ouroboros.pipeline.settings.config import AuxiliaryModel
 from ouroboros.pipeline.store import records
 from ouroboros.pipeline.store.errors import ConfigError
+from ouroboros.pipeline.store.pictures import Picture
 from ouroboros.workflows import rewards
 from ouroboros.workflows.protocol.outcomes import Outcome, add_rewards, decode
 from ouroboros.workflows.protocol.prompts import turns_of
@@ -78,6 +79,17 @@ def test_a_rule_and_a_model_are_summed_and_the_model_sees_all_at_once(opened):
                                                {"accuracy": 0.0, "reward_model": 0.25}]
     assert [o.reward for o in outcomes] == [2.0, -0.5, 0.25]
     assert scorer.calls == [(QUESTIONS, RESPONSES)]
+
+
+def test_a_reward_model_has_no_score_of_an_attempt_that_saw_images(opened):
+    """Of three attempts the second saw one in an earlier turn, the third in its last; a rule alone rewards all."""
+    plain, seeing = (Trajectory([1], [2], [-1.0], [1], "stop", pictures=shown) for shown in ((), (Picture("", "a"),)))
+    for names, status in (("reward_model", "reward_failed"), ("accuracy_reward", "ok")):
+        outcomes = [Outcome("ok", trajectory=last, response="2", earlier=[(first, "")])
+                    for first, last in ((plain, plain), (seeing, plain), (plain, seeing))]
+        add_rewards(outcomes, QUESTIONS, ANSWERS, opened(names, {}, Scorer(1.0, 1.0, 1.0)))
+        assert [one.status for one in outcomes] == ["ok", status, status]
+        assert [bool(one.components) for one in outcomes] == [True, *[status == "ok"] * 2]
 
 
 def test_a_response_that_the_model_cannot_score_has_no_reward(opened):

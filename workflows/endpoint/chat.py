@@ -5,8 +5,19 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from ouroboros.workflows.endpoint import dialect
-from ouroboros.workflows.endpoint.dialect import Answer, Ask, Body, Choice, Refusal, constrained, contents, read, texts
+from ouroboros.workflows.endpoint.dialect import (
+    MODEL,
+    Answer,
+    Ask,
+    Body,
+    Choice,
+    Refusal,
+    constrained,
+    contents,
+    event,
+    read,
+    texts,
+)
 
 
 class Function(BaseModel):
@@ -119,11 +130,11 @@ class Chat(OpenAI):
             for place, delta in enumerate([*deltas, {}]):
                 finish = choice.finish if place == len(deltas) else None
                 logprobs = self._logprobs(ask, answer, index) if place == 1 else None
-                yield dialect.event({**head, "choices": [
+                yield event({**head, "choices": [
                     {"index": index, "delta": delta, "finish_reason": finish, "logprobs": logprobs}]})
         if ask.stream_usage:
-            yield dialect.event({**head, "choices": [], "usage": _usage(answer)})
-        yield dialect.event("[DONE]")
+            yield event({**head, "choices": [], "usage": _usage(answer)})
+        yield event("[DONE]")
 
     def _content(self, choice: Choice) -> str | None:
         return None if choice.calls and not choice.text else choice.text
@@ -154,10 +165,10 @@ class Completions(OpenAI):
     def events(self, ask: Ask, answer: Answer) -> Iterator[str]:
         head = _head(answer, "text_completion")
         for index in range(len(answer.choices)):
-            yield dialect.event({**head, "choices": [self._choice(ask, answer, index)]})
+            yield event({**head, "choices": [self._choice(ask, answer, index)]})
         if ask.stream_usage:
-            yield dialect.event({**head, "choices": [], "usage": _usage(answer)})
-        yield dialect.event("[DONE]")
+            yield event({**head, "choices": [], "usage": _usage(answer)})
+        yield event("[DONE]")
 
     def _choice(self, ask: Ask, answer: Answer, index: int) -> dict:
         choice, logprobs = answer.choices[index], None
@@ -169,7 +180,7 @@ class Completions(OpenAI):
 
 
 def _head(answer: Answer, kind: str) -> dict:
-    return {"id": f"{answer.id}", "object": kind, "created": answer.created, "model": dialect.MODEL}
+    return {"id": f"{answer.id}", "object": kind, "created": answer.created, "model": MODEL}
 
 
 def _usage(answer: Answer) -> dict:

@@ -21,7 +21,7 @@ LAST = 16  # tokens of a prompt in which a tag that it opens is looked for
 # (prompts as messages {role, content}, responses, answers, number of policy tokens in each response)
 # -> components of each response, empty where the function does not apply, or the reason for having none. One with
 # `takes_groups` also gets the group of each response, one with `takes_rows` the ids of its sampled tokens, and columns
-# of the record of its task.
+# of the record of its task. One with `blind`, a reason, has no reward for attempts that an agent showed images.
 RewardFunction = Callable[..., list[dict[str, float] | str]]
 
 
@@ -260,8 +260,9 @@ def add_rewards(
         more = [groups] if getattr(function, "takes_groups", False) else []
         if getattr(function, "takes_rows", False):
             more = [[_sampled(outcome.trajectory) for outcome in outcomes], columns]
+        blind = getattr(function, "blind", None)
         for outcome, components in zip(outcomes, function(prompts, seen, answers, lengths, *more), strict=True):
-            _add(outcome, components)
+            _add(outcome, blind if blind and any(turn.pictures for _, turn, _ in outcome.turns) else components)
     for outcome in outcomes:
         if outcome.status == "ok" and not outcome.components:
             outcome.fail("reward_failed", "no reward function applies to the response: each of them returned None")

@@ -42,8 +42,8 @@ def sql(question, runs, root, every, form, out, joined, timeout):
     """Ask the tables of runs or sweeps one read-only question.
 
     QUESTION is SQL over images, pictures, shown, raw, tasks, rejected, experience, curated, selection, profile,
-    rollouts, calls, tool_calls, feedback, trained, reference, teacher, steps, samples, scores. RUN is project/name or
-    name; default: the latest.
+    rollouts, calls, tool_calls, feedback, trained, reference, teacher, steps, samples, sample_shown, scores. RUN is
+    project/name or name; default: the latest.
     """
     from ouroboros.pipeline.results import query, sweep_view
     from ouroboros.pipeline.results.view import views

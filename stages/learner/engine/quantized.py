@@ -7,7 +7,6 @@ model that engines load, adapters are merged into, and references are of; the tr
 """
 
 import logging
-from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -123,25 +122,27 @@ def hold(model: nn.Module, device: torch.device, name: str) -> None:
         model.set_submodule(path, held)
 
 
-def layers(model: nn.Module, name: str) -> Iterator[tuple[str, nn.Linear]]:
-    """The linear layers of a model's text below its output head, without those of an adapter, with their names.
+def layers(model: nn.Module, name: str) -> list[tuple[str, nn.Linear]]:
+    """The linear layers of a model's text below its output head, without those of an adapter, with their names. Raises
+    ModelError where they are not held in 4 bits."""
+    if why := unheld(model):
+        raise ModelError(f"{name}: model.load_in_4bit=true, and {why}. Set it to false.")
+    return [(path, module) for path, module in _of_text(model) if isinstance(module, nn.Linear)]
 
-    Raises ModelError where there are none, or weights that are no linear layer's, as stacked experts', or not of whole
-    blocks.
-    """
-    text, found = {*decoder(model).modules()}, False
-    for path, module in list(model.named_modules()):
-        if module not in text or ".lora_" in path:
-            continue
+
+def unheld(model: nn.Module) -> str:
+    """Why the weights of a model's text are not held in 4 bits; empty where they can be. Asks shapes alone."""
+    for path, module in _of_text(model):
         if any(p.dim() > 2 for p in module.parameters(recurse=False)):
-            raise ModelError(f"{name}: model.load_in_4bit=true, and {path} has weights that are no linear layer's "
-                             "(experts, convolutions), which are not held in 4 bits. Set it to false.")
-        if isinstance(module, nn.Linear):
-            if module.in_features % BLOCK:
-                raise ModelError(f"{name}: model.load_in_4bit=true, and {path} has {module.in_features} inputs, no "
-                                 f"multiple of {BLOCK}. Set it to false.")
-            found = True
-            yield path, module
-    if not found:
-        raise ModelError(f"{name}: model.load_in_4bit=true, and it has no torch.nn.Linear below its output head, whose "
-                         "weights alone are held in 4 bits. Set it to false.")
+            return (f"{path} has weights that are no linear layer's (experts, convolutions), which are not held in 4 "
+                    "bits")
+        if isinstance(module, nn.Linear) and module.in_features % BLOCK:
+            return f"{path} has {module.in_features} inputs, no multiple of {BLOCK}"
+    if any(isinstance(module, nn.Linear) for _, module in _of_text(model)):
+        return ""
+    return "no torch.nn.Linear is below its output head, and weights of these alone are held in 4 bits"
+
+
+def _of_text(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    text = {*decoder(model).modules()}
+    return [(path, module) for path, module in model.named_modules() if module in text and ".lora_" not in path]

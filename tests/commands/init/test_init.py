@@ -618,7 +618,7 @@ def test_a_few_long_rows_do_not_set_the_limits(tmp_path, in_process, init, capsy
     assert init(lines(tmp_path / "a.jsonl", rows)) == 0
     assert compose([]).model.max_prompt_tokens == 8
     said = " ".join(capsys.readouterr().out.split())  # it is wrapped, by the length of a temporary path too
-    assert [figure for figure in ("95%", "2 tokens", "401") if figure not in said] == []
+    assert [figure for figure in ("95%", "2 tokens", "401 (row 10)") if figure not in said] == []
 
 
 def test_a_template_that_loses_most_rows_is_refused_with_their_number(tmp_path, in_process, init, capsys):
@@ -703,6 +703,26 @@ def test_a_broken_one_is_refused(tmp_path, init, capsys, name, content, words):
     (tmp_path / name).write_bytes(content)
     assert init(tmp_path / name) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "warmup", "made"), [
+    ("rft", "", (100, 2, 45, 1)), ("rft", "solution", (100, 2, 33, 150)), ("sft", "", (100, 16, 75, 1))])
+def test_a_first_run_on_a_cpu_takes_about_an_hour(kind, warmup, made, monkeypatch):
+    """1e8 parameters on 2 threads, at 2e10 operations a second in training, 6 a weight, and 1e10 in sampling, 2 each:
+    0.025 s a token, 0.015 of a given one, so 144,000 and 240,000 in an hour. A prompt has 100 tokens. Of the hour a
+    warmup has a quarter, 60,000. In steps of 16 responses of 200 tokens these are 45 and 33, and 150 of 2 solutions."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert recipe._on_cpu(Guess(kind, {}, warmup=warmup), 10**8, 100, 200, 100, 64) == made
+
+
+def test_a_recipe_for_a_cpu_is_shortened_and_says_so(tmp_path, in_process, init, monkeypatch, capsys):
+    monkeypatch.setattr("ouroboros.pipeline.check.times.THREAD", (2e4, 1e4))
+    rows = [{"question": f"{i} + {i} = ?", "answer": f"It is so.\n#### {2 * i}"} for i in range(400)]
+    assert init(lines(tmp_path / "a.jsonl", rows)) == 0
+    made = compose([])
+    assert (made.buffer.batch_size, made.buffer.total_epochs) == (2, 1)
+    assert 1 <= made.buffer.total_steps < 50
+    assert f"{made.buffer.total_steps} steps of 2 rows" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(("kind", "rows", "steps"), [

@@ -8,6 +8,7 @@ from ouroboros.commands.web.rollouts import Address, Wanted
 from ouroboros.pipeline.results import view
 from ouroboros.pipeline.store import records, tables
 from ouroboros.pipeline.store.errors import QueryError
+from ouroboros.pipeline.store.pictures import Kept
 from tests.factories import row
 from tests.fake_run import FakeRun
 from tests.pictures import png
@@ -183,6 +184,14 @@ def test_the_images_of_a_prompt_are_shown_small_also_in_an_evaluation(tmp_path):
         assert [(one["number"], one["width"], one["height"]) for one in found["images"]] == [(1, 8, 8), (2, 800, 20)]
         assert found["image_count"] == 2
     assert details.of_row(shown_run, stage, table, Address(4, 1))["image_count"] == 0
+    kept, file = Kept(tmp_path / ".shown"), tables.step_file(stage.directory, "samples", 4)
+    drawn = kept.keep(png(16, 12))  # by a tool of the second row's agent
+    kept.write(stage.directory, 4, [drawn], "sample_shown")
+    rows = [records.Sample(**one) for one in tables.read(file, records.Sample).to_pylist()]
+    rows[1].pictures = [drawn]
+    tables.write(file, records.Sample, rows)
+    found = details.of_row(shown_run, stage, "samples", Address(4, 1))
+    assert [(one["hash"], one["width"], one["height"]) for one in found["images"]] == [(drawn, 16, 12)]
 
 
 def test_what_training_said_belongs_to_the_policys_own_tokens():

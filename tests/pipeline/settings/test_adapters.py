@@ -50,13 +50,18 @@ def test_4_bits_are_for_the_frozen_weights_of_an_adapter(values, keys):
     assert {*places(check(changed(given)))} == {*keys}
 
 
-def test_a_model_with_experts_is_refused(monkeypatch):
+def test_a_stage_without_an_adapter_is_advised_by_its_own_keys():
+    given = {"model.load_in_4bit": True, "model.dtype": "bfloat16", "mode": "colocate"}
+    (one,) = check(changed(given | {"stages.rft.model.lora_configs": [lora()]}))
+    assert one.do.count("stages.sft.model.") == 2
+
+
+def test_a_model_whose_layers_are_not_held_in_4_bits_is_refused():
     config = effective(changed({"model.lora_configs": [lora()], "model.load_in_4bit": True}), {})
-    (_, layer), = ADAPTED.layers
     assert four_bits_problem(ADAPTED, config) is None
-    experts = replace(ADAPTED, layers=((2, replace(layer, experts=4, chosen=2, expert_width=4)),))
-    assert four_bits_problem(experts, config).key == "model.load_in_4bit"
-    assert four_bits_problem(experts, config.but("model.load_in_4bit", False)) is None
+    odd = replace(ADAPTED, unheld="layers.0.mlp.down_proj has 100 inputs, no multiple of 64")
+    assert four_bits_problem(odd, config).key == "model.load_in_4bit"
+    assert four_bits_problem(odd, config.but("model.load_in_4bit", False)) is None
 
 
 @pytest.mark.parametrize(("values", "taken"), [({}, False), ({"model.lora_configs": [lora()]}, True)])

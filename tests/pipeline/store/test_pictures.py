@@ -1,5 +1,7 @@
 """Images of tasks: what is one, the pixels that models see, the table that has each once."""
 
+import warnings
+
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageFile
@@ -44,6 +46,14 @@ def test_an_image_is_seen_as_its_exif_rotates_it():
     seen = decoded(file(rotated, "PNG", exif=exif))
     assert seen.size == (1, 2)
     assert [seen.getpixel((0, y)) for y in (0, 1)] == [(255, 0, 0), (0, 0, 255)]
+
+
+def test_metadata_that_is_cut_off_is_no_warning():
+    """A TIFF header with a directory of three tags, of which only that of the orientation is there."""
+    tag = b"\x12\x01\x03\0\x01\0\0\0\x06\0\0\0"
+    data = file(Image.new("RGB", (4, 2)), "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\x03\0" + tag)
+    with warnings.catch_warnings(action="error"):
+        assert decoded(data).size == (2, 4)
 
 
 @pytest.mark.parametrize(("mode", "value", "seen"), [

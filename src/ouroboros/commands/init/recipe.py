@@ -15,6 +15,7 @@ from ouroboros.pipeline.check.machine import gpus_here, memory_here
 from ouroboros.pipeline.check.memory import GIB
 from ouroboros.pipeline.check.model_size import Size, Sizes, question
 from ouroboros.pipeline.check.sources import POOL, Source
+from ouroboros.pipeline.check.times import token_seconds
 from ouroboros.pipeline.settings.data import format_of
 from ouroboros.pipeline.settings.model import Model, resolve_dtype
 from ouroboros.pipeline.settings.setting import plain
@@ -29,6 +30,8 @@ MOST, LEAST = {"rft": 64, "sft": 64, "dpo": 32, "cpt": 16}, 8  # rows of a batch
 STEPS, PASSES = (100, 300), 20  # steps of a run that are aimed at; most passes over the rows
 ENGINE_SHARE = 0.3  # of a GPU on which a rank trains meanwhile
 WORKED = 512  # tokens of a response that may reason before it answers
+REPEATS = 8  # responses to each task
+HOUR, FEWEST = 3600, 50  # seconds of a first run on a CPU; steps for which responses and batches are made smaller
 BRIEF = 64  # the same for a model below SMALL, which cannot reason, and the least for any
 OUTLIER = 4  # times the length of nearly all rows: longer ones do not set the limits
 SYSTEM = "Solve the problem step by step. End with a line that has nothing but #### and the answer: #### 42"
@@ -76,12 +79,24 @@ def facts(guess: Guess, data: Data, model: Model, rewritten: str | None = None) 
     if guess.kind == "cpt":
         prompt = response = min(context // 2, WORKED)  # plain text is cut into these
     small = size is not None and size.parameters < SMALL
+    longest = response
     response, why = _response(guess, response, small) if guess.kind == "rft" else (response or prompt, "")
-    response = min(response, max(context - prompt, context // 4))
     rate = sum(size is None or size.parameters >= least for least in (SMALL, MIDDLE))
     share, gpus, transformers = held_share(data), gpus_here(), _samples_by_transformers(guess, shape, context)
     rows = data.total if guess.kind != "rft" or data.held_out else round(data.total * (1 - share))
     batch, epochs, steps = _steps(guess, rows)
+    most, warmup, is_cut = STEPS[1] if guess.kind == "rft" else steps, None, False
+    if size and not gpus:
+        least = max(longest, BRIEF if small or not guess.reasons else WORKED // 4) if guess.kind == "rft" else response
+        fits = _on_cpu(guess, size.parameters, prompt, response, min(least, response), batch)
+        if is_cut := fits[:2] != (response, batch) or fits[2] < min(steps, most):
+            why = why if fits[0] == response else "for a run of an hour on this CPU; more where replies are to reason"
+            response, batch, fit, warmup = fits
+            most = min(fit, STEPS[1]) if guess.kind == "rft" else fit
+            batch, epochs, steps = _steps(guess, rows, batch)
+            guess.notes.append(f"shortened towards a first run of an hour on this CPU: {min(steps, most)} steps of "
+                               f"{batch} rows, responses of at most {response} tokens; raise them with more time")
+    response = min(response, max(context - prompt, context // 4))
     demonstrations = {**{key: value for key, value in guess.format.items() if key.startswith("prompt")},
                       "response_key": guess.warmup}
     shown = [f"{key}: {_quoted(value)}" for key, value in demonstrations.items()]
@@ -92,7 +107,8 @@ def facts(guess: Guess, data: Data, model: Model, rewritten: str | None = None) 
         "parameters": f"{size.parameters / 1e6:,.1f} million parameters" if size else "parameters not counted",
         "prompt": min(prompt, context - response), "prompt_is": _said_of_prompts(guess, prompt <= context - response),
         "lr": f"{RATES[guess.kind][rate]:.0e}", "small": small,
-        "batch": batch, "epochs": epochs, "steps": steps, "most": STEPS[1], "rows": rows,
+        "batch": batch, "epochs": epochs, "steps": steps, "most": most, "rows": rows,
+        "is_cut": is_cut, "repeats": REPEATS, "warmup_steps": warmup if guess.warmup and is_cut else None,
         "test_ratio": share,
         "held_out": "test" if _path(guess, data) == "data" else data.held_out,
         "warmup_lr": f"{RATES['sft'][rate]:.0e}", "warmup_columns": f"{{{', '.join(shown)}}}",
@@ -118,10 +134,24 @@ def _response(guess: Guess, longest: int, small: bool) -> tuple[int, str]:
     return max(4 * longest, BRIEF), f"four times the longest answer, at least {BRIEF}; more where replies are to reason"
 
 
-def _steps(guess: Guess, rows: int) -> tuple[int, int, int]:
-    """Returns rows of a batch, passes over the rows and the steps that they make: a smaller batch before more than two
-    passes."""
-    batch = min(MOST[guess.kind], 2 ** max((rows // 4).bit_length() - 1, 0))
+def _on_cpu(guess: Guess, parameters: int, prompt: int, response: int, least: int, batch: int
+            ) -> tuple[int, int, int, int]:
+    """Returns tokens of a response, at least `least`, rows of a batch, steps, and steps of a warmup, that this machine
+    computes within HOUR: shorter responses, then smaller batches before fewer than FEWEST steps."""
+    rft, parts = guess.kind == "rft", (3 / 4, 1 / 4) if guess.warmup else (1, 0)  # of the hour
+    room, shown = (HOUR * part / token_seconds(parameters, samples) for part, samples in zip(
+        parts, (rft, False), strict=True))
+    each = REPEATS if rft else 2 if guess.kind == "dpo" else 1  # sequences of a row
+    while room < FEWEST * batch * each * (prompt + response) and (response > least or batch > (2 if rft else LEAST)):
+        response, batch = (max(response // 2, least), batch) if response > least else (response, batch // 2)
+    tokens = batch * (prompt + response)
+    return response, batch, max(int(room / (each * tokens)), 1), max(int(shown / tokens), 1)
+
+
+def _steps(guess: Guess, rows: int, most: int | None = None) -> tuple[int, int, int]:
+    """Returns rows of a batch, at most `most`, passes over the rows and the steps that they make: a smaller batch
+    before more than two passes."""
+    batch = min(most or MOST[guess.kind], 2 ** max((rows // 4).bit_length() - 1, 0))
     while batch > LEAST and 2 * rows < STEPS[0] * batch:
         batch //= 2
     epochs = min(max(math.ceil(STEPS[0] * batch / rows), 1), PASSES)
@@ -172,17 +202,18 @@ def _measured(guess: Guess, data: Data, model: Model, system: str | None, rewrit
     if found["problems"]:
         raise DataError("\n".join(found["problems"]))
     measured = {limit: lengths for limit, *lengths in found["longest"]}
-    prompt, response = (_limit(guess, what, *measured.get(f"max_{what}_tokens", (0, 0)))
+    prompt, response = (_limit(guess, what, *measured.get(f"max_{what}_tokens", (0, 0, "")))
                         for what in ("prompt", "response"))
     return prompt, response, Sizes(found["sizes"]).of(section)
 
 
-def _limit(guess: Guess, what: str, longest: int, usual: int) -> int:
-    """usual: the length that at most a twentieth of the rows exceed."""
+def _limit(guess: Guess, what: str, longest: int, usual: int, row: str) -> int:
+    """usual: the length that at most a twentieth of the rows exceed. row: which one is the longest, where it is known.
+    """
     if longest <= OUTLIER * max(usual, 1):
         return _rounded(longest)
-    guess.notes.append(f"{what}s: 95% have at most {usual:,} tokens, the longest {longest:,}; longer ones than "
-                       f"model.max_{what}_tokens={_rounded(usual)} are not trained on")
+    guess.notes.append(f"{what}s: 95% have at most {usual:,} tokens, the longest {longest:,}{row and f' ({row})'}; "
+                       f"longer ones than model.max_{what}_tokens={_rounded(usual)} are not trained on")
     return _rounded(usual)
 
 
