@@ -54,7 +54,7 @@ class Trainer(Section):
                                   "GPUs; not with zero_stage=3", choices=("auto", True, False), how=True)
     share_prompts: bool | str = setting(
         "auto", "rows that begin with the same tokens (a prompt, a system prompt, turns before a fork) compute them "
-        "once in a micro-batch; auto: on GPUs, where that saves more than it costs",
+        "once in a micro-batch; auto: where that saves more than it costs",
         choices=("auto", True, False), how=True)
     overlap: bool | str = setting(
         "auto", "engines answer while the trainer trains on the same devices (mode=colocate, "
@@ -138,11 +138,6 @@ def attention_of(asked: str, gpu: bool, flash: bool) -> str:
     if asked != "auto":
         return asked
     return "padded" if not gpu else "flash_attn" if flash else "varlen"
-
-
-def shares_prefixes(settings: Any, gpu: bool) -> bool:
-    """Returns whether rows that begin with the same tokens compute them once. settings: the section `trainer`."""
-    return gpu if settings.share_prompts == "auto" else settings.share_prompts
 
 
 TRAINER_DRIVEN, EXPLORER_DRIVEN = "trainer_driven", "explorer_driven"

@@ -151,6 +151,13 @@ def test_action_tokens_that_rows_share_count_for_each_row():
     assert [(len(micro.input_ids), len(micro.source)) for micro in pairs] == [(8, 12), (8, 12)]
 
 
+@pytest.mark.parametrize(("fill", "computed"), [(Fill.CHEAPEST, [18]), (Fill.GATHERED, [14, 14])])
+def test_half_of_each_row_counts_where_attention_gathers_rows_whole(fill, computed):
+    """Eight rows of 10 + 1 tokens are 18 together, and 5 of each count where it is gathered: 20 are four rows'."""
+    some = [row("r", [1] * 10, [last]) for last in range(2, 10)]
+    assert [len(micro.input_ids) for micro in pack(some, 20, 0, 1, fill=fill)] == computed
+
+
 def test_rows_of_a_tree_are_cut_where_they_share_least():
     """Neighbours of six rows share 4 | 9 9 | 4 | 9 tokens; nothing joins the seventh."""
     assert runs(np.array([4, 9, 9, 4, 9, 0])) == [
@@ -272,7 +279,8 @@ def test_results_and_gradients_are_those_of_separate_rows(tmp_path, monkeypatch,
                                tiled_mlp_num_shards=1, freeze_vision_tower=True)
     some = [*grouped(2, 4, seed=1), *conversations(14, seed=3), *grouped(2, 1, seed=2), *conversations(8, 4, words=5)]
     found = []
-    for fill, budget in ((Fill.FLAT, 2000), (Fill.SHARED, 2000), (Fill.SHARED, 80), (Fill.CHEAPEST, 200)):
+    for fill, budget in ((Fill.FLAT, 2000), (Fill.SHARED, 2000), (Fill.SHARED, 80), (Fill.CHEAPEST, 200),
+                         (Fill.GATHERED, 200)):
         torch.manual_seed(0)
         model = in_float64(policy.load(tmp_path, "cpu", dtype, settings, 0.8, 96))
         if critic:

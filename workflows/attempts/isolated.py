@@ -191,6 +191,7 @@ class IsolatedAttempt(asyncio.Protocol):
         """Ends the process, if it has one, and its requests."""
         if self._speaker:
             host().endpoint.end(self._speaker)
+            self._speaker = None  # it refers to this attempt
         if self._number is not None:
             self._transport.abort()
             host().end(self._number)

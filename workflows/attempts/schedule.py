@@ -342,6 +342,7 @@ class _Place:
         del self.schedule.active[self]
         self.schedule.isolated.pop(self.attempt, None)
         self.attempt.close()
+        self.attempt = None  # it refers to this: the two, with all that was sampled, would wait for a garbage collector
         if self.pending:
             self.schedule.cancel(self, list(self.pending))
 

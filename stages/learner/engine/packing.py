@@ -26,11 +26,13 @@ from ouroboros.workflows.protocol.sight import Shown
 
 class Fill(Enum):
     """What a micro-batch is filled with: rows one behind the other, sharing every common prefix, sharing those that
-    make it cheapest, rows padded to the longest of them, or a single row (or unit of rows, each padded)."""
+    make it cheapest, the same for an attention that gathers each row whole, rows padded to the longest of them, or a
+    single row (or unit of rows, each padded)."""
 
     FLAT = "flat"
     SHARED = "shared"
     CHEAPEST = "cheapest"
+    GATHERED = "gathered"
     PADDED = "padded"
     SINGLE = "single"
 
@@ -41,7 +43,7 @@ class Fill(Enum):
     @property
     def cost(self) -> Cost | None:
         """Of continuing a shared prefix (prefixes.py); None: none is shared."""
-        return {Fill.SHARED: NOTHING, Fill.CHEAPEST: MEASURED}.get(self)
+        return {Fill.SHARED: NOTHING, Fill.CHEAPEST: MEASURED, Fill.GATHERED: MEASURED}.get(self)
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,8 @@ def pack(
     if fill.pads:
         chosen = _padded(rows, budget, ranks, unit, fill is Fill.SINGLE)
     else:
-        chosen = min(_distributed(prefixes, counts, budget, ranks, unit),
+        held = np.maximum(counts, prefixes.lengths // 2) if fill is Fill.GATHERED else counts
+        chosen = min(_distributed(prefixes, held, budget, ranks, unit),
                      key=lambda bins: _busiest(prefixes, bins, ranks))
     share_of_token = 1.0 / int(counts.sum())
     experts = experts and routed(rows)
@@ -213,17 +216,18 @@ def _padded(rows: list[Row], budget: int, ranks: int, unit: int, single: bool) -
     return [[place * unit + i for place in places for i in range(unit)] for places in units]
 
 
-def _distributed(prefixes: Prefixes, counts: np.ndarray, budget: int, ranks: int, unit: int
+def _distributed(prefixes: Prefixes, held: np.ndarray, budget: int, ranks: int, unit: int
                  ) -> Iterator[list[list[int]]]:
     """Row indices of the micro-batches of all ranks, for each way to keep rows of a tree together that fits.
 
-    counts: action tokens of each row [R]. The output head has a position for each, also where rows share it, so they
-    are within the budget too.
+    held: of each row [R], what takes memory also where rows share it, so that it is within the budget too: its action
+    tokens, each a position of the output head; half its length, where attention gathers it whole in four tensors of
+    about ten that a layer keeps.
     """
     for number, way in enumerate(prefixes.parts(unit)):
-        tokens, scored = [prefixes.count(part) for part in way], [int(counts[part].sum()) for part in way]
-        if number == 0 or max(*tokens, *scored) <= budget:
-            sizes = [max(one, min(other, budget)) for one, other in zip(tokens, scored, strict=True)]
+        tokens, others = [prefixes.count(part) for part in way], [int(held[part].sum()) for part in way]
+        if number == 0 or max(*tokens, *others) <= budget:
+            sizes = [max(one, min(other, budget)) for one, other in zip(tokens, others, strict=True)]
             chosen = bins(sizes, budget, ranks, _what(unit))
             yield [sorted(i for place in places for i in way[place]) for places in chosen]
 

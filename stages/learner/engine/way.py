@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ouroboros.pipeline.settings.trainer import shares_prefixes
 from ouroboros.pipeline.store.errors import ModelError
 from ouroboros.stages.learner.engine import attention
 from ouroboros.stages.learner.engine.packing import Fill
@@ -48,7 +47,8 @@ class Way:
     @property
     def fill(self) -> Fill:
         if self.packed:
-            return Fill.FLAT if not self.share else Fill.SHARED if self.every else Fill.CHEAPEST
+            cheapest = Fill.GATHERED if self.packed == "padded" else Fill.CHEAPEST
+            return Fill.FLAT if not self.share else Fill.SHARED if self.every else cheapest
         return Fill.SINGLE if self.single else Fill.PADDED
 
     def by_rows(self, model: nn.Module, why: str) -> None:
@@ -79,7 +79,7 @@ def choose(model: nn.Module, settings, device: str, obstacle: str | None, recurr
 
     settings: the section `trainer`. obstacle: why its layers cannot be packed. recurrent: those with a state.
     """
-    way = Way(attention.choose(settings.attention, device), shares_prefixes(settings, device != "cpu"),
+    way = Way(attention.choose(settings.attention, device), settings.share_prompts is not False,
               settings.share_prompts is True, sequence=sequence)
     if settings.packing == "rows":
         way.by_rows(model, "it is rows")
