@@ -37,16 +37,17 @@ def main() -> None:
         engines[kind] = open_engine(model, config, [])
     tokenizer, number = load_tokenizer(model, config.model), config.algorithm.repeat_times
     draw = random.Random(config.seed)
-    texts = [prompt_text(tokenizer, f"{draw.randint(2, 60)} + {draw.randint(2, 60)}",
-                         config.buffer.explorer_input.system_prompt) for _ in range(config.buffer.batch_size)]
-    prompts = [prompt for prompt in prompt_tokens(tokenizer, texts) for _ in range(number)]
     rates: dict[str, list[float]] = {kind: [] for kind in ENGINES}
     for turn in range(given.turns + 1):
+        texts = [prompt_text(tokenizer, f"{draw.randint(2, 60)} + {draw.randint(2, 60)}",
+                             config.buffer.explorer_input.system_prompt) for _ in range(config.buffer.batch_size)]
+        prompts = [prompt for prompt in prompt_tokens(tokenizer, texts) for _ in range(number)]
         for kind, engine in engines.items():
             begin = time.perf_counter()
             made = roll_out(engine, [simple_workflow] * len(prompts), prompts, range(len(prompts)),
                             [Sampling.of(config.model)] * len(prompts))
             seconds = time.perf_counter() - begin
+            assert {len(one.trajectory.response_tokens) for one in made} == {given.length}, "a response ended"
             if turn:
                 rates[kind].append(sum(len(one.trajectory.response_tokens) for one in made) / seconds)
     said = Measurement("engines", f"Rollout of {model.name}: vLLM and the transformers engine")

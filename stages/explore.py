@@ -42,9 +42,6 @@ from ouroboros.workflows.protocol.roles import NOT_PLAYED, reward_of
 from ouroboros.workflows.protocol.sight import sight_of
 from ouroboros.workflows.protocol.trajectory import Trajectory
 
-# More than a step of 512 requests has at once; at 700 the collector scans them again and again, 4% of a step on a CPU.
-YOUNG = 100000
-
 
 class Explorer:
     """The explorer's long-lived objects, opened once and used in every step."""
@@ -269,7 +266,7 @@ def explore(context: Context) -> None:
     if first > schedule.explorer_steps:
         context.log.info("all explorer steps are complete")
         return
-    with opening(YOUNG):
+    with opening():
         explorer = Explorer(context, sets, schedule)
     engine = explorer.engine
     said = "is asked" if context.config.explorer.rollout_model.engine_type == "openai" else "ready"

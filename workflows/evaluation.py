@@ -166,7 +166,7 @@ def _seen(own: Sequence[Picture], outcome: Outcome) -> list[str] | None:
     """The images of a response's prompt, those that an agent showed among them."""
     done = outcome.trajectory
     shown = own if done is None or done.pictures is None else done.pictures
-    return [one.hash for one in shown] or None
+    return [one.hash for one in shown] if shown or own else None
 
 
 def _answer(context: Context, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, asked: list[int],

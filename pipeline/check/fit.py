@@ -202,9 +202,10 @@ def _advice(size: Size, config: Config, gpus: Gpus, room: float) -> str:
     def peak(changes: dict[str, Any]) -> float:
         return training(size, changed(changes), element).peak
 
+    breaks = _breaks_four_bits(config)  # which is a problem of its own
     for key, value in _changes(size, config, gpus).items():
         more = taken | {key: value}
-        if not _breaks_four_bits(changed(more)) and peak(taken) > room and peak(more) < peak(taken):
+        if (breaks or not _breaks_four_bits(changed(more))) and peak(taken) > room and peak(more) < peak(taken):
             taken = more
     for key in list(taken):
         without = {name: value for name, value in taken.items() if name != key}

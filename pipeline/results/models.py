@@ -6,6 +6,7 @@ from pathlib import Path
 from ouroboros.pipeline.plan.hub import located
 from ouroboros.pipeline.results import sweep_view
 from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.settings.kinds import QUANTIZED
 from ouroboros.pipeline.store.errors import ConfigError, DataError
 from ouroboros.pipeline.store.model_shape import is_classifier
 from ouroboros.pipeline.store.weights import whole_model
@@ -14,7 +15,7 @@ from ouroboros.pipeline.store.weights import whole_model
 def model_of(named: str, stage: str | None, root: Path) -> Path:
     """The Hugging Face directory of a directory (a model, a stage, a checkpoint) or of a stage of a run.
 
-    stage: default: the last one that made a model that writes. Raises DataError or ModelError.
+    stage: default: the last one that trained or made a model that writes. Raises DataError or ModelError.
     """
     place = Path(os.path.expanduser(named))
     if place.is_dir() and not any((place / plan).is_file() for plan in sweep_view.PLANS):
@@ -25,7 +26,8 @@ def model_of(named: str, stage: str | None, root: Path) -> Path:
     shown = sweep_view.find(root, named)
     nodes = [node for one in sweep_view.runs_of(shown)[:1] for node in one.stages
              if any((node.directory / place / "config.json").exists() for place in ("model", ""))]
-    chosen = [node for node in nodes if node.name == stage or not (stage or _scores(node.directory))]
+    chosen = [node for node in nodes if node.name == stage or not (
+        stage or node.kind == QUANTIZED or _scores(node.directory))]
     if not chosen:
         raise DataError(f"{shown.run} has no model{f' of a stage {stage!r}' if stage else ''} yet. Stages that do: "
                         f"{', '.join(node.name for node in nodes) or 'none'}.")

@@ -30,6 +30,10 @@ GROUP_BYTES = 4 << 20  # of a row group, the unit of reading
 DIGITS = 32  # of a hash
 _READING = threading.Lock()
 
+# of metadata that PIL reads in part, and of a decompression bomb, whose bound is ours; for the process, as images are
+# decoded in threads, which share the filters of a context
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
 
 class Picture(NamedTuple):
     """An image of a task or of an agent. file: the table that has it, or the directory of its file."""
@@ -90,15 +94,6 @@ def require_few(images: Collection[bytes]) -> None:
         raise Broken(f"the request has images of {found:,} pixels together; needed at most {MOST_PIXELS_TOGETHER:,}")
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """PIL warns of metadata that it reads in part, and of a decompression bomb, whose bound is ours."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"PIL\.")
-        yield
-
-
-@_silent()
 def opened(data: bytes, whole: bool = True):
     """An image as PIL reads it; whole: decoded, else its header alone. Raises Broken for what is none, moves, has more
     than MOST_PIXELS, or is grey of more than 8 bits."""
@@ -128,7 +123,6 @@ def opened(data: bytes, whole: bool = True):
     return image
 
 
-@_silent()
 def decoded(data: bytes):
     """The pixels that models see: an RGB image of PIL."""
     from PIL import Image, ImageOps
@@ -168,6 +162,8 @@ class Kept:
             self._refusal = "the step of this attempt is complete"
         if chosen := self._records if step is None else sorted(names):
             tables.write_groups(_table(stage, step, table), Record, self._groups(chosen))
+        elif step is not None and (left := _table(stage, step, table)).exists():  # by a launch that was killed
+            hashes.remove(left)
         files.remove_tree(self.place)  # also what a killed process left there
 
     def _groups(self, names: Iterable[str]) -> Iterator[list[Record]]:

@@ -75,7 +75,9 @@ def _rewind(stage: Path, warn: Callable[[str], None], verify: str, first_read: C
     _report(damage, f"made again from {f'the checkpoint of step {step}' if step else 'the start'}", warn)
     for later in [one for one in checkpoints.complete_checkpoints(stage) if one > step]:
         files.remove_tree(checkpoints.checkpoint_directory(stage, later))
-    for table in (*OF_TRAINER, *EVALUATED):  # the step of EVALUATED is a weights version
+    damaged = {table for table, _ in damage}  # which goes last: an interruption must leave it to be seen
+    # the step of EVALUATED is a weights version
+    for table in (*OF_TRAINER, *sorted(EVALUATED, key=damaged.__contains__)):
         for one in sorted(_steps(stage, table), reverse=True):  # an interruption must leave no gap
             if one > step or (table in EVALUATED and {(name, one) for name in EVALUATED} & damage.keys()):
                 hashes.remove(tables.step_file(stage, table, one))

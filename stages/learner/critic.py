@@ -57,7 +57,8 @@ class ValueModel(policy.Deterministic):
         """As learner/engine/policy.py -> [N] float32: the value of the state before each action token, whatever the
         next is sampled by."""
         part = self.way.part(source, len(input_ids))
-        return part.whole(self.head(self.hidden(input_ids, positions, segments)[part.places])[:, 0].float())
+        states = self.hidden(input_ids, positions, segments).index_select(0, part.places)  # as in policy.py
+        return part.whole(self.head(states)[:, 0].float())
 
     def hidden(self, input_ids: Tensor, positions: Tensor, segments: Segments) -> Tensor:
         """The last hidden states [T, width], those of this rank where ranks share a micro-batch."""

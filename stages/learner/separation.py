@@ -422,7 +422,7 @@ class _Proof:
 
     def _tree(self) -> list[Row]:
         """Three rows, of which two continue a half and three quarters of the first, and none is longer."""
-        first, *ends = self._rows(min(self.longest, SHORT), SECOND, SECOND)
+        first, *ends = self._rows(min(self._length(), EXACT), SECOND, SECOND)
         made, whole = [first], len(first.tokens)
         for quarters, end in zip((2, 3), ends, strict=True):
             tokens = (first.tokens[: whole * quarters // 4] + end.tokens)[:whole]

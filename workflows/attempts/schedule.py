@@ -221,7 +221,7 @@ class _Place:
         allowed = self.sampling.max_prompt_tokens
         if len(self.prompt) > allowed:
             reason = f"{len(self.prompt)} prompt tokens, limit model.max_prompt_tokens={allowed}"
-            self.outcome = Outcome("prompt_too_long", reason)
+            self.outcome, self.attempt = Outcome("prompt_too_long", reason), None
             return
         self.begun = monotonic()
         self.schedule.active[self] = None
@@ -330,7 +330,7 @@ class _Place:
         if self in self.schedule.active:
             self._end(late)
         else:
-            self.outcome = late
+            self.outcome, self.attempt = late, None
 
     def _end(self, outcome: Outcome) -> None:
         self.outcome, now = outcome, monotonic()

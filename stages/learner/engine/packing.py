@@ -192,8 +192,7 @@ def pack(
     if fill.pads:
         chosen = _padded(rows, budget, ranks, unit, fill is Fill.SINGLE)
     else:
-        held = np.maximum(counts, prefixes.lengths // 2) if fill is Fill.GATHERED else counts
-        chosen = min(_distributed(prefixes, held, budget, ranks, unit),
+        chosen = min(_distributed(prefixes, counts, budget, ranks, unit, fill is Fill.GATHERED),
                      key=lambda bins: _busiest(prefixes, bins, ranks))
     share_of_token = 1.0 / int(counts.sum())
     experts = experts and routed(rows)
@@ -216,18 +215,21 @@ def _padded(rows: list[Row], budget: int, ranks: int, unit: int, single: bool) -
     return [[place * unit + i for place in places for i in range(unit)] for places in units]
 
 
-def _distributed(prefixes: Prefixes, held: np.ndarray, budget: int, ranks: int, unit: int
-                 ) -> Iterator[list[list[int]]]:
+def _distributed(prefixes: Prefixes, counts: np.ndarray, budget: int, ranks: int, unit: int,
+                 gathers: bool) -> Iterator[list[list[int]]]:
     """Row indices of the micro-batches of all ranks, for each way to keep rows of a tree together that fits.
 
-    held: of each row [R], what takes memory also where rows share it, so that it is within the budget too: its action
-    tokens, each a position of the output head; half its length, where attention gathers it whole in four tensors of
-    about ten that a layer keeps.
+    counts: action tokens of each row [R]. The output head has a position for each, also where rows share it, so they
+    are within the budget too. gathers: attention gathers each row whole in four of ten tensors that a layer keeps,
+    so two fifths of a micro-batch are counted without sharing (rows that it pads are not).
     """
     for number, way in enumerate(prefixes.parts(unit)):
-        tokens, others = [prefixes.count(part) for part in way], [int(held[part].sum()) for part in way]
-        if number == 0 or max(*tokens, *others) <= budget:
-            sizes = [max(one, min(other, budget)) for one, other in zip(tokens, others, strict=True)]
+        tokens, scored = [prefixes.count(part) for part in way], [int(counts[part].sum()) for part in way]
+        if gathers:
+            tokens = [(3 * one + 2 * int(prefixes.lengths[part].sum())) // 5
+                      for one, part in zip(tokens, way, strict=True)]
+        if number == 0 or max(*tokens, *scored) <= budget:
+            sizes = [max(one, min(other, budget)) for one, other in zip(tokens, scored, strict=True)]
             chosen = bins(sizes, budget, ranks, _what(unit))
             yield [sorted(i for place in places for i in way[place]) for places in chosen]
 

@@ -110,7 +110,8 @@ class Policy(Deterministic):
         seen = sight_of(self.model.name_or_path).seen(
             self.model, input_ids, positions, pictures, self.trains_tower, self.always_sees) if (
                 pictures or self.always_sees) else None
-        chosen = hidden_states(decoder(self.model), input_ids, positions, segments, self.way, seen)[part.places]
+        states = hidden_states(decoder(self.model), input_ids, positions, segments, self.way, seen)
+        chosen = states.index_select(0, part.places)  # [places] would add the gradients of a shared token in bfloat16
         if routed is not None:
             self.differing = part.whole(self.routers.differing(routed, experts))
         if isinstance(temperature, Tensor):

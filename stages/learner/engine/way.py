@@ -68,7 +68,8 @@ class Way:
         said = (f"rows are not packed (trainer.packing), because {self.why}" if not self.packed else
                 "rows are packed into one sequence (trainer.packing)")
         return said + (
-            f"; they share no prefixes (trainer.share_prompts), because {self.unshared}" * bool(self.unshared)
+            "; they share prefixes (trainer.share_prompts)" * bool(self.packed and self.share)
+            + f"; they share no prefixes (trainer.share_prompts), because {self.unshared}" * bool(self.unshared)
             + "; each is a separate forward, because padding changes them" * self.single
             + f"; what they compute was not compared in float32, because {self.unproved}" * bool(self.unproved))
 

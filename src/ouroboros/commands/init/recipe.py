@@ -85,18 +85,21 @@ def facts(guess: Guess, data: Data, model: Model, rewritten: str | None = None) 
     share, gpus, transformers = held_share(data), gpus_here(), _samples_by_transformers(guess, shape, context)
     rows = data.total if guess.kind != "rft" or data.held_out else round(data.total * (1 - share))
     batch, epochs, steps = _steps(guess, rows)
+    response = min(response, max(context - prompt, context // 4))
     most, warmup, is_cut = STEPS[1] if guess.kind == "rft" else steps, None, False
     if size and not gpus:
         least = max(longest, BRIEF if small or not guess.reasons else WORKED // 4) if guess.kind == "rft" else response
-        fits = _on_cpu(guess, size.parameters, prompt, response, min(least, response), batch)
-        if is_cut := fits[:2] != (response, batch) or fits[2] < min(steps, most):
+        fits = _on_cpu(guess, size.parameters, min(prompt, context - response), response, min(least, response), batch)
+        if is_cut := fits[:2] != (response, batch) or fits[2] < min(steps, most) or (
+                bool(guess.warmup) and fits[3] < rows // batch):
             why = why if fits[0] == response else "for a run of an hour on this CPU; more where replies are to reason"
             response, batch, fit, warmup = fits
             most = min(fit, STEPS[1]) if guess.kind == "rft" else fit
             batch, epochs, steps = _steps(guess, rows, batch)
-            guess.notes.append(f"shortened towards a first run of an hour on this CPU: {min(steps, most)} steps of "
-                               f"{batch} rows, responses of at most {response} tokens; raise them with more time")
-    response = min(response, max(context - prompt, context // 4))
+            warmup = min(warmup, max(rows // batch, 1))  # one pass
+            guess.notes.append("shortened towards a first run of an hour on this CPU, evaluations not counted: "
+                               f"{min(steps, most)} steps of {batch} rows, responses of at most {response} tokens; "
+                               "raise them with more time")
     demonstrations = {**{key: value for key, value in guess.format.items() if key.startswith("prompt")},
                       "response_key": guess.warmup}
     shown = [f"{key}: {_quoted(value)}" for key, value in demonstrations.items()]
@@ -201,7 +204,7 @@ def _measured(guess: Guess, data: Data, model: Model, system: str | None, rewrit
                              "models": [question(section)]})
     if found["problems"]:
         raise DataError("\n".join(found["problems"]))
-    measured = {limit: lengths for limit, *lengths in found["longest"]}
+    measured = {limit: (*lengths, row if rewritten is None else "") for limit, *lengths, row in found["longest"]}
     prompt, response = (_limit(guess, what, *measured.get(f"max_{what}_tokens", (0, 0, "")))
                         for what in ("prompt", "response"))
     return prompt, response, Sizes(found["sizes"]).of(section)
