@@ -55,7 +55,7 @@ def unmeasured(monkeypatch):
     asked = []
     monkeypatch.setattr(recipe.samples, "ask", lambda request: asked.extend(
         os.path.relpath(one["path"]) for one in request["sources"]) or {
-        "problems": [], "longest": [["max_prompt_tokens", 6, 6], ["max_response_tokens", 2, 2]], "sizes": {}})
+        "problems": [], "longest": [["max_prompt_tokens", 6, 6, ""], ["max_response_tokens", 2, 2, ""]], "sizes": {}})
     return asked
 
 
