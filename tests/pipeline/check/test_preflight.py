@@ -330,8 +330,10 @@ def test_the_data_is_seen_as_the_model_will_see_it():
     report = preflight.check(changed({f"{TASKS}.generator": None, f"{TASKS}.inputs": ["tasks.jsonl"],
                                       "buffer.explorer_input.default_reward_fn_type": "accuracy_reward"}), data=True)
     assert report.problems == []
-    (over, words), = re.findall(r"(\d+) of 200 (sampled prompts are longer than [^\s,]+)", "\n".join(report.warnings))
+    (over, words), = re.findall(r"(\d+) of 200 sampled prompts (\(rows .*\) are longer than [^\s,]+)",
+                               "\n".join(report.warnings))
     assert (abs(int(over) - 100) < 20, "model.max_prompt_tokens=24" in words) == (True, True)
+    assert all(int(one) % 2 == 0 for one in re.findall(r"\d+", words.partition(" and ")[0]))  # the long ones
 
 
 def test_what_is_said_of_a_model_has_its_setting_and_is_not_said_twice():
