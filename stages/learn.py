@@ -209,7 +209,7 @@ class Trainer:
                     self.source.score_held_out(self.context, self.actor, self.source.total_steps)
                 GRAPHS.close()
                 self.saving.finish()
-        except Exception:
+        except Exception:  # any: it is raised again
             self.saving.settle()
             raise
         finally:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,16 +98,13 @@ class Writer:
         return len(data)
 
     def _write(self, whole: np.ndarray) -> None:
-        if whole.nbytes <= CHUNK:
-            _write_at(self._file, self._size, whole)
-            self._hash.update(whole)
+        calls = [partial(self._hash.update, whole), *(partial(
+            _write_at, self._file, self._size + at, whole[at : at + CHUNK]) for at in range(0, whole.nbytes, CHUNK))]
+        if whole.nbytes <= CHUNK:  # torch writes thousands of small pieces
+            for call in calls:
+                call()
         else:
-            with ThreadPoolExecutor(THREADS) as pool:  # which waits for all of them
-                parts = [pool.submit(_write_at, self._file, self._size + at, whole[at : at + CHUNK])
-                         for at in range(0, whole.nbytes, CHUNK)]
-                self._hash.update(whole)
-            for part in parts:
-                part.result()
+            in_threads(lambda call: call(), calls)
         self._size += whole.nbytes
 
     def flush(self) -> None:

@@ -15,6 +15,7 @@ are compared likewise; where they fail none are shared, unless `trainer.share_pr
 """
 
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -377,10 +378,10 @@ class _Proof:
         logits = min(self._length(), EXACT) * self.text.vocab_size
         free = torch.cuda.mem_get_info(self.process.device)[0]
         whole = sum(one.numel() for one in self.model.parameters())
-        layers = {id(one): one.numel() for layer in self._layers() or () for one in layer.parameters()}
-        largest = max((sum(one.numel() for one in layer.parameters()) for layer in self._layers() or ()), default=0)
+        layers = [{id(one): one.numel() for one in layer.parameters()} for layer in self._layers() or ()]
+        inner, largest = dict(ChainMap(*layers)), max((sum(one.values()) for one in layers), default=0)
         # 10% of all for what is computed between; copies, of the longest row
-        needed = 4 * (whole - sum(layers.values()) + largest) + 0.4 * whole + 3 * 4 * logits
+        needed = 4 * (whole - sum(inner.values()) + largest) + 0.4 * whole + 3 * 4 * logits
         return f"{needed / 2**30:.1f} GiB of GPU memory are needed, {free / 2**30:.1f} free" * (free < needed)
 
     def _partitioned(self) -> bool:

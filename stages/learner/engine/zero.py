@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.hashes import Entry
 from ouroboros.pipeline.store.tensor_files import Writer
 from ouroboros.stages.learner.engine.adamw8bit import AdamW8bit
 from ouroboros.stages.learner.engine.budget import Exhausted
@@ -200,7 +201,7 @@ def _checkpoint_engine():
     return made
 
 
-def _write(state: dict, path: Path) -> tuple[Path, tuple[int, str]]:
+def _write(state: dict, path: Path) -> tuple[Path, Entry]:
     with Writer(path) as file:
         torch.save(state, file)
     return path, file.entry
