@@ -170,21 +170,19 @@ def disk(config: Config, size: Size, element: int) -> Disk:
     """Disk of a training stage. element: bytes of a weight.
 
     tables        experiences x the most turns of each x row_bytes at the longest lengths
-    checkpoints   each: the model, its head spelt out, c (P + V h when tied); DeepSpeed's weights, c P; float32 master
-                  and two moments, 12 P, or 6 P with adamw8bit. One more than are kept, while the newest is written
-                and the same and c P of a critic. With an adapter of A parameters: the model, twice c A, 12 A or
-                6 A, and a tied head once more, c V h, which DeepSpeed takes for a separate weight
-    versions      weights on their way to the explorer, each one model, or one adapter; and those that are kept
+    checkpoints   each: the model, c P; float32 masters and two moments, 12 P, or 6 P with adamw8bit; the same and
+                  c P of a critic. With an adapter of A parameters: the model, c A, 12 A or 6 A. One more than are
+                  kept, while the newest is written
+    versions      weights on their way to the explorer, each one model, its head spelt out, c (P + V h when tied), or
+                  one adapter; and those that are kept
     """
     work, model = workload(config), config.model
     spelt_out = element * (size.parameters + (size.embedding if size.tied else 0))
-    state = (element + config.algorithm.optimizer.state_bytes) * size.trained
+    state = config.algorithm.optimizer.state_bytes * size.trained
     if config.algorithm.has_critic:
         state += (element + config.trainer.critic.optimizer.state_bytes) * size.critic
     version = element * size.trained if model.lora_configs else spelt_out
-    checkpoint = spelt_out + state
-    if model.lora_configs:
-        checkpoint += version + element * size.embedding * size.tied
+    checkpoint = element * size.parameters + state + (version if model.lora_configs else 0)
     kept = _checkpoints(config.trainer, work.trainer_steps)
     turns, response = most_turns(config), model.max_response_tokens
     prompt = model.max_prompt_tokens if turns == 1 else work.longest - response  # later turns include earlier ones

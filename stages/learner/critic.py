@@ -131,9 +131,9 @@ class Critic:
         return ValueResult(loss, clipped, explained_variance(before, returns), grad_norm, lr)
 
     def save(self, directory: Path) -> list[Part]:
-        """The exact state, as files of `directory`/critic."""
+        """The exact state, as files of `directory`/critic, with the weights that a replay reads (replay_engine.py)."""
         (directory / "critic").mkdir(exist_ok=True)
-        return self.zero.save(directory / "critic")
+        return self.zero.save(directory / "critic", weights=True)
 
     def load(self, directory: Path) -> None:
         self.zero.load(directory / "critic")

@@ -11,7 +11,9 @@ from ouroboros.pipeline.store.tensor_files import Writer
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.engine import snapshot
 from ouroboros.stages.learner.engine.snapshot import Part, copied, written
+from ouroboros.stages.learner.objective import Objective
 from tests.configs import TINY, overridden
+from tests.learner.ranks import rows
 
 
 def actor(tiny_model, process, stage, dtype="float32"):
@@ -27,6 +29,26 @@ def test_a_checkpoint_needs_no_code_but_deepspeeds_own_classes(tiny_model, proce
     other.zero.load(tmp_path)
     found, expected = other.full_state(), made.full_state()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("weights", [False, True], ids=["now", "as before 2026-12"])
+@pytest.mark.parametrize(("stage", "dtype"), [(1, "float32"), (2, "float32"), (1, "bfloat16"), (2, "bfloat16")])
+def test_weights_that_masters_round_to_are_in_no_state_and_come_back_bit_for_bit(
+        tiny_model, process, tmp_path, stage, dtype, weights):
+    """Of P parameters float32 masters and two moments: 12 P bytes. The model is beside them, in model/."""
+    made, loss = actor(tiny_model, process, stage, dtype), Objective(overridden(*TINY, "algorithm.algorithm_type=sft"))
+    made.step(rows(), loss, 1e-2, 1)
+    written(made.zero.save(tmp_path, weights))
+    size = sum(path.stat().st_size for path in (tmp_path / "state").iterdir())
+    parameters = sum(p.numel() for p in made.zero.module.parameters())
+    element = 4 if dtype == "float32" else 2
+    assert size == pytest.approx((12 + weights * element) * parameters, abs=40_000)  # names, numbers, settings
+    other = actor(tiny_model, process, stage, dtype)
+    other.zero.load(tmp_path)
+    for number in (1, 2):
+        found, expected = other.full_state(), made.full_state()
+        assert all(torch.equal(found[name], expected[name]) for name in expected), number
+        assert made.step(rows(), loss, 1e-2, 2).loss == other.step(rows(), loss, 1e-2, 2).loss
 
 
 class Evil:

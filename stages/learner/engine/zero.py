@@ -36,7 +36,6 @@ class ZeroEngine:
 
         self.process = process
         self.zero_stage = settings.zero_stage
-        self.whole = all(p.requires_grad for p in module.parameters())
         fused = (process.device.type == "cuda" or None) if optimizer.fused is None else optimizer.fused
         self.given = {"betas": tuple(optimizer.betas), "eps": optimizer.eps, "weight_decay": optimizer.weight_decay,
                       "fused": fused}
@@ -156,10 +155,18 @@ class ZeroEngine:
                     parameter.data.copy_(other[name])
         return had
 
-    def save(self, directory: Path) -> list[Part]:
-        """The exact state of the optimizer and of all trainable weights, as files of an existing directory."""
+    def save(self, directory: Path, weights: bool = False) -> list[Part]:
+        """The exact state of the optimizer and of all trainable weights, as files of an existing directory.
+
+        weights: also as they compute, by name. Below ZeRO-3 `load` has them from the optimizer's float32 masters: a
+        step rounds those.
+        """
         self.engine.save_checkpoint(str(directory), tag="state", exclude_frozen_parameters=True)
         parts, self.engine.checkpoint_engine.parts = self.engine.checkpoint_engine.parts, []
+        if self.zero_stage < 3 and not weights:
+            names = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
+            for state in (part.state for part in parts if "module" in part.state):
+                state["module"] = {name: one for name, one in state["module"].items() if name not in names}
         return parts
 
     def load(self, directory: Path) -> None:
@@ -168,7 +175,9 @@ class ZeroEngine:
         if found != ranks:
             raise ModelError(f"{directory} was written by {found} trainer ranks, now there are {ranks}. "
                              f"Resume with trainer.ranks={found}, or delete the stage directory to start again.")
-        self.engine.load_checkpoint(str(directory), tag="state", load_module_strict=self.whole)
+        self.engine.load_checkpoint(str(directory), tag="state", load_module_strict=False)
+        if self.zero_stage < 3:
+            self.engine.optimizer.update_lp_params()
 
 
 def _checkpoint_engine():

@@ -74,9 +74,9 @@ def test_a_row_grows_by_its_tokens():
 
 
 def test_disk_is_experience_checkpoints_and_weights():
-    """float32, tied: a model is 4 x (P + 40) bytes; a checkpoint that and 4 P + 12 P. 2 are kept and one is written."""
+    """float32, tied: a model is 4 x (P + 40) bytes; a checkpoint 4 P + 12 P. 2 are kept and one is written."""
     model = 4 * (P + 40)
-    one = model + 16 * P
+    one = 16 * P
     found = disk(stage("rft"), TIED, 4)
     assert found == Disk(pytest.approx(230_400 * row_bytes(24, 12)), one, 3 * one, 2 * model)
     assert found.total == found.tables + found.checkpoints + found.versions
@@ -92,12 +92,12 @@ def test_disk_is_experience_checkpoints_and_weights():
 def test_checkpoints_are_as_many_as_are_made_and_kept(steps, more, checkpoints):
     """One every 25 steps, and the last."""
     found = disk(stage("rft", buffer__total_steps=steps, **more), TIED, 4)
-    assert found.checkpoints == checkpoints * (4 * (P + 40) + 16 * P)
+    assert found.checkpoints == checkpoints * 16 * P
 
 
 def test_where_all_checkpoints_are_kept_their_number_may_not_be_known():
     found = disk(stage("rft", buffer__total_steps=None, trainer__max_checkpoints_to_keep=None), TIED, 4)
-    assert (found.checkpoint, found.checkpoints) == (4 * (P + 40) + 16 * P, None)
+    assert (found.checkpoint, found.checkpoints) == (16 * P, None)
     assert found.total == found.checkpoint + found.versions  # at least
 
 
