@@ -4,13 +4,17 @@ The library writes a file with one thread and hashes nothing; weights are publis
 both happen at once. It reads what is written here, and its header describes what is read.
 """
 
+import errno
+import fcntl
+import hashlib
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from mmap import mmap
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -19,8 +23,10 @@ from ouroboros.pipeline.store.errors import ModelError
 
 CHUNK = 16 << 20  # bytes that a thread writes or reads at once
 THREADS = 8
+BUFFERS = 5  # of a chunk each, of a file that is written from front to back: one is filled, others are written
 WORDS = {"F64": np.uint64, "F32": np.uint32, "I32": np.uint32, "BF16": np.uint16, "F16": np.uint16,
-         "I64": np.uint64, "U8": np.uint8, "I8": np.uint8, "F8_E4M3": np.uint8, "F8_E5M2": np.uint8}
+         "I64": np.uint64, "I16": np.uint16, "U8": np.uint8, "I8": np.uint8, "BOOL": np.uint8, "F8_E4M3": np.uint8,
+         "F8_E5M2": np.uint8}
 Allocate = Callable[[int], np.ndarray]
 
 
@@ -61,72 +67,121 @@ def hashes_of(tensors: Mapping[str, Stored]) -> dict[str, str]:
 
 def write(path: Path, tensors: Mapping[str, Stored]) -> None:
     """Writes a file; it is not flushed to the disk."""
-    header, begin = {"__metadata__": {"format": "pt"}}, 0
-    tensors = dict(sorted(tensors.items(), key=lambda one: -one[1].words.itemsize))  # so that all are aligned
-    for name, tensor in tensors.items():
-        end = begin + tensor.data.nbytes
-        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    parts = [(8 + len(text) + header[name]["data_offsets"][0] + at, tensor.data[at : at + CHUNK])
-             for name, tensor in tensors.items() for at in range(0, tensor.data.nbytes, CHUNK)]
+    head, tensors = _header(tensors)
+    begin, parts = len(head), []
+    for tensor in tensors.values():
+        parts += [(begin + at, tensor.data[at : at + CHUNK]) for at in range(0, tensor.data.nbytes, CHUNK)]
+        begin += tensor.data.nbytes
     with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(head)
         file.flush()
         in_threads(lambda part: _write_at(file.fileno(), *part), parts)
 
 
+def write_hashed(path: Path, tensors: Mapping[str, Stored]) -> tuple[int, str, str]:
+    """Writes a file, tensors of one size by name; returns its bytes, their 64-bit xxh3 and the first 16 digits of their
+    sha256."""
+    head, tensors = _header(dict(sorted(tensors.items())))
+    sha256 = hashlib.sha256()
+    with Writer(path, sha256, cached=True) as file:
+        for data in (head, *(tensor.data for tensor in tensors.values())):
+            file.write(data)
+    return *file.entry, sha256.hexdigest()[:16]
+
+
+def _header(tensors: Mapping[str, Stored]) -> tuple[bytes, dict[str, Stored]]:
+    """Returns what precedes the tensors in a file, and these in their order there."""
+    tensors = dict(sorted(tensors.items(), key=lambda one: -one[1].words.itemsize))  # so that all are aligned
+    header, begin = {"__metadata__": {"format": "pt"}}, 0
+    for name, tensor in tensors.items():
+        end = begin + tensor.data.nbytes
+        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, tensors
+
+
 class Writer:
-    """A new file for `torch.save`, which hands over a tensor's memory at a time: that is written in threads, and hashed
-    meanwhile. torch alone writes and reads back 2 GB a second. Not flushed to the disk.
+    """A new file, written from front to back, as torch.save does, and hashed meanwhile. Not flushed to the disk.
 
     Errors are kept until the block ends: torch cannot leave a file that it could not write.
     """
 
-    def __init__(self, path: Path):
-        self._file, self._hash = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), xxhash.xxh3_64()
-        self._size, self._error = 0, None
+    def __init__(self, path: Path, *others: Any, cached: bool = False):
+        """others: hashlib objects to update besides. cached: whether the page cache keeps it, for a reader; else it
+        goes past that where the file system can: to find new pages takes a virtual machine longer than a disk does."""
+        how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        try:
+            self._file = os.open(path, how | os.O_DIRECT * (not cached), 0o666)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._file = os.open(path, how, 0o666)
+        self._hashes, self._size = (xxhash.xxh3_64(), *others), 0
+        self._buffers = deque(np.frombuffer(mmap(-1, CHUNK), np.uint8) for _ in range(BUFFERS))  # whole pages
+        self._pool, self._calls = ThreadPoolExecutor(BUFFERS - 1), deque()
+        self._error: Exception | None = None
 
-    def write(self, data: memoryview) -> int:
+    def write(self, data: memoryview | bytes | np.ndarray) -> int:
         """Writes all of it, as torch expects; after an error nothing."""
-        if not self._error:
+        if len(data) and not self._error:
             try:
-                self._write(np.frombuffer(data, np.uint8))
+                self._take(np.frombuffer(data, np.uint8))
             except Exception as error:
                 self._error = error
         return len(data)
 
-    def _write(self, whole: np.ndarray) -> None:
-        calls = [partial(self._hash.update, whole), *(partial(
-            _write_at, self._file, self._size + at, whole[at : at + CHUNK]) for at in range(0, whole.nbytes, CHUNK))]
-        if whole.nbytes <= CHUNK:  # torch writes thousands of small pieces
-            for call in calls:
-                call()
-        else:
-            in_threads(lambda call: call(), calls)
-        self._size += whole.nbytes
+    def _take(self, data: np.ndarray) -> None:
+        while data.nbytes:
+            at = self._size % CHUNK
+            part, data = data[: CHUNK - at], data[CHUNK - at :]
+            self._buffers[0][at : at + part.nbytes] = part
+            for one in self._hashes:
+                one.update(part)
+            self._size += part.nbytes
+            if self._size % CHUNK == 0:
+                self._put(CHUNK)
+
+    def _put(self, length: int) -> None:
+        """Begins to write the buffer that is filled, and waits for the one that is filled next."""
+        self._calls.append(self._pool.submit(_write_at, self._file, self._size - length, self._buffers[0][:length]))
+        self._buffers.rotate(-1)
+        if len(self._calls) == BUFFERS:
+            self._calls.popleft().result()
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is held back that the end of the block does not write."""
 
     def __enter__(self) -> "Writer":
         return self
 
     def __exit__(self, *raised: object) -> None:
+        with self._pool:
+            if not self._error:
+                self._put(self._size % CHUNK)
         os.close(self._file)
+        for one in self._calls:
+            self._error = self._error or one.exception()
         if self._error:
             raise self._error
 
     @property
     def entry(self) -> tuple[int, str]:
         """Bytes, and their 64-bit xxh3."""
-        return self._size, self._hash.hexdigest()
+        return self._size, self._hashes[0].hexdigest()
 
 
 def _write_at(file: int, offset: int, data: np.ndarray) -> None:
+    again = True
     while data.nbytes:
-        done = os.pwrite(file, data, offset)
+        try:
+            done = os.pwrite(file, data, offset)
+        except OSError as error:  # whole blocks alone go past the page cache, and on some file systems none
+            if error.errno != errno.EINVAL or not again:
+                raise
+            again, done = False, 0
+            fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_DIRECT)
         offset, data = offset + done, data[done:]
 
 

@@ -22,12 +22,12 @@ from ouroboros.pipeline.store.tensor_files import Stored
 from ouroboros.pipeline.store.versions import Positions
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.engine import policy
+from ouroboros.stages.learner.engine.snapshot import stored
 from ouroboros.stages.learner.engine.way import decoder
 from ouroboros.stages.learner.separation import apart, rounded_again
 
 LARGEST_SHARE = 0.2  # of the elements, changed: with more, `auto` writes the whole weights
 ALIGNED = 64  # bytes: where a tensor begins in a buffer
-CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
 
 
 class Publishing:
@@ -92,7 +92,7 @@ class Publishing:
 
     def _write(self, version: int, state: dict[str, Tensor], directory: Path) -> dict[str, Any]:
         """Writes the weights into a directory; returns entries of its manifest."""
-        new = {name: _stored(tensor) for name, tensor in self._for_file(state).items()}
+        new = {name: stored(tensor) for name, tensor in self._for_file(state).items()}
         changed = self._changed(new)
         if changed is None:
             tensor_files.write(directory / checkpoints.WEIGHTS, new)
@@ -143,9 +143,3 @@ class Publishing:
         if self.actor.process.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
         return made
-
-
-def _stored(tensor: Tensor) -> Stored:
-    """A tensor of host memory as its bytes."""
-    data: np.ndarray = tensor.contiguous().view(-1).view(torch.uint8).numpy()
-    return Stored(CODES[tensor.dtype], tuple(tensor.shape), data)

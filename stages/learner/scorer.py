@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ouroboros.pipeline.settings.config import longest_sequence
+from ouroboros.pipeline.store.checkpoints import WEIGHTS
 from ouroboros.pipeline.store.errors import ModelError
 from ouroboros.pipeline.store.model_shape import CONFIG, is_classifier
 from ouroboros.stages.learner.actor import Actor
@@ -21,7 +22,7 @@ from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.budget import Budget
 from ouroboros.stages.learner.engine.packing import MicroBatch
 from ouroboros.stages.learner.engine.process import Process
-from ouroboros.stages.learner.engine.snapshot import Part
+from ouroboros.stages.learner.engine.snapshot import Part, Written, write_weights
 from ouroboros.stages.learner.engine.way import decoder
 from ouroboros.stages.learner.engine.zero import ZeroEngine
 from ouroboros.stages.learner.objective import Objective
@@ -93,15 +94,13 @@ def _classifier_of(path: Path, module: ValueModel, padding: int, trust: bool):
                      "decoder and one linear head, so no reward model is made of it. Take another model.")
 
 
-def _export(state: dict[str, Tensor], shape: torch.nn.Module, path: Path) -> None:
+def _export(state: dict[str, Tensor], shape: torch.nn.Module, path: Path) -> Written:
     """Writes the classifier's weights, and a config.json that says what it is."""
-    from safetensors.torch import save_file
     from transformers.core_model_loading import revert_weight_conversion
 
     tensors = revert_weight_conversion(shape, {name: one.detach().to("cpu") for name, one in state.items()})
-    save_file({name: one.contiguous() for name, one in tensors.items()}, path / "model.safetensors",
-              metadata={"format": "pt"})
     said = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     said |= {"architectures": [type(shape).__name__], "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0},
              "pad_token_id": shape.config.get_text_config().pad_token_id}
     (path / CONFIG).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    return write_weights(tensors, path / WEIGHTS)

@@ -1,16 +1,22 @@
 """Checkpoint files of every ZeRO stage are read without running what they contain."""
 
+import errno
+import fcntl
+import hashlib
+import os
 import pickle
 import resource
+import time
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from ouroboros.pipeline.store import hashes
-from ouroboros.pipeline.store.tensor_files import Writer
+from ouroboros.pipeline.store.tensor_files import CHUNK, Writer
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.engine import snapshot
-from ouroboros.stages.learner.engine.snapshot import Part, copied, written
+from ouroboros.stages.learner.engine.snapshot import Part, copied, write_weights, written
 from ouroboros.stages.learner.objective import Objective
 from tests.configs import TINY, overridden
 from tests.learner.ranks import rows
@@ -112,8 +118,32 @@ def test_a_copy_writes_the_bytes_of_the_state_when_it_was_taken(tiny_model, proc
         assert (tmp_path / "later" / path).read_bytes() == (tmp_path / "at once" / path).read_bytes(), path
 
 
-def test_files_of_torch_are_hashed_as_they_are_written(tmp_path):
-    state = {"large": torch.arange(20 << 20, dtype=torch.uint8), "view": torch.arange(6.0)[2:], "step": 7}
+@pytest.fixture(params=["past the page cache", "not opened so", "not written so"])
+def cache(request, monkeypatch):
+    """File systems that can write past the page cache, and that cannot: some refuse it at once, others each write."""
+    opened, written_at = os.open, os.pwrite
+
+    def no_open(path, flags, *rest):
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return opened(path, flags, *rest)
+
+    def no_write(file, *rest):
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT:
+            time.sleep(0.01)  # all threads are told before the first one takes it back
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return written_at(file, *rest)
+
+    if request.param == "not opened so":
+        monkeypatch.setattr(os, "open", no_open)
+    elif request.param == "not written so":
+        monkeypatch.setattr(os, "pwrite", no_write)
+
+
+@pytest.mark.parametrize("size", [20 << 20, 7 * CHUNK + 4096 + 5, 0])
+def test_files_of_torch_are_hashed_as_they_are_written(tmp_path, cache, size):
+    large = torch.arange(size, dtype=torch.int64).to(torch.uint8)
+    state = {"large": large, "view": torch.arange(6.0)[2:], "step": 7}
     with Writer(tmp_path / "a.pt") as file:
         torch.save(state, file)
     assert file.entry == hashes.hash_of(tmp_path / "a.pt")
@@ -131,6 +161,26 @@ def test_a_file_of_torch_that_cannot_be_written_raises_why(tmp_path):
             torch.save({"a": torch.zeros(4 << 20), "b": torch.zeros(9)}, file)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_of_exactly_some_chunks_is_whole(tmp_path, cache):
+    data = os.urandom(4096) * (2 * CHUNK // 4096)
+    with Writer(tmp_path / "a") as file:
+        for begin, end in ((0, 5), (5, CHUNK), (CHUNK, 2 * CHUNK)):
+            file.write(data[begin:end])
+    assert (tmp_path / "a").read_bytes() == data
+    assert file.entry == hashes.hash_of(tmp_path / "a")
+
+
+def test_a_file_of_weights_is_that_of_safetensors_and_its_hashes_are_known(tmp_path):
+    weights = {"b.weight": torch.randn(300, 200), "a.weight": torch.randn(7, 3).bfloat16(), "é": torch.randn(5)[1:],
+               "buffer": torch.arange(3), "scale": torch.tensor(2.0), "none": torch.empty(0, 2).half(),
+               "mask": torch.tensor([True, False]), "turned": torch.randn(4, 6).T}
+    path, (size, xxh3, sha256) = write_weights(weights, tmp_path / "ours")
+    save_file({name: one.contiguous() for name, one in weights.items()}, tmp_path / "theirs", {"format": "pt"})
+    assert path.read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert (size, xxh3) == hashes.hash_of(path)
+    assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def test_views_of_one_storage_are_copied_once_and_stay_views():

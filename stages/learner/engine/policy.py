@@ -19,11 +19,13 @@ from torch.utils.checkpoint import checkpoint
 from ouroboros.pipeline.settings import config
 from ouroboros.pipeline.settings.trainer import compiles
 from ouroboros.pipeline.store.architecture import DOES, SCALES, text_part, unpacked, untrainable, windowed
+from ouroboros.pipeline.store.checkpoints import WEIGHTS
 from ouroboros.pipeline.store.errors import ModelError
 from ouroboros.pipeline.store.recurrence import recurrent_layers
 from ouroboros.stages.learner.engine import attention, recurrent
 from ouroboros.stages.learner.engine.compiled import GRAPHS
 from ouroboros.stages.learner.engine.sharing import Segments
+from ouroboros.stages.learner.engine.snapshot import Written, write_weights
 from ouroboros.stages.learner.engine.tiled import tile
 from ouroboros.stages.learner.engine.ulysses import Sequence
 from ouroboros.stages.learner.engine.way import Way, choose, decoder, hidden_states, places, set_packed
@@ -375,11 +377,9 @@ def file_tensors(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor
     return tensors
 
 
-def export(state: dict[str, Tensor], model: nn.Module, path: Path) -> None:
+def export(state: dict[str, Tensor], model: nn.Module, path: Path) -> Written:
     """Writes full weights [name -> tensor] as `model.safetensors`, a tied output head once, as transformers does."""
-    from safetensors.torch import save_file
-
     tensors = file_tensors({name: tensor.detach().to("cpu") for name, tensor in state.items()}, model)
     if is_tied(model):
         tensors.pop(HEAD, None)  # vLLM's Gemma 2 has no place for it
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    return write_weights(tensors, path / WEIGHTS)

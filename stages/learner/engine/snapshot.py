@@ -6,7 +6,7 @@ bytes of one written from the original on the same device.
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,19 +14,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ouroboros.pipeline.store.hashes import Entry
+from ouroboros.pipeline.store import tensor_files
 from ouroboros.pipeline.store.host_memory import free_memory
+from ouroboros.pipeline.store.tensor_files import Stored
 
 RESERVE = 1.25  # times the size of the copies: host memory that must be free for them
+CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64",
+         torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
+
+
+Written = tuple[Path, tuple[int, str] | tuple[int, str, str]]
 
 
 class Part(NamedTuple):
     """A file of a checkpoint: the state that it holds (tensors in dicts, lists and tuples), and what writes it, which
-    returns the path and entry (pipeline/store/hashes.py) of what it hashed meanwhile. fresh: training changes none of
-    its tensors, which are in host memory."""
+    returns the path and entry (pipeline/store/hashes.py) of what it hashed meanwhile, of weights also the first digits
+    of their sha256. fresh: training changes none of its tensors, which are in host memory."""
 
     state: Any
-    write: Callable[[Any], tuple[Path, Entry] | None]
+    write: Callable[[Any], Written | None]
     fresh: bool = False
 
 
@@ -61,12 +67,23 @@ def reserve(parameters: Iterable[nn.Parameter], ranks: int) -> None:
         del held
 
 
-def written(parts: Sequence[Part]) -> dict[Path, Entry]:
+def written(parts: Sequence[Part]) -> dict[Path, tuple]:
     """Writes every part, all at once; returns the entries of those that were hashed meanwhile. Leaves out torch's
     checksums, which take longer than writing: a checkpoint has hashes of its files."""
     torch.serialization.set_crc32_options(compute_crc32=False)
     with ThreadPoolExecutor(max(len(parts), 1)) as pool:
         return dict(filter(None, pool.map(lambda part: part.write(part.state), parts)))
+
+
+def stored(tensor: Tensor) -> Stored:
+    """A tensor of host memory as its bytes."""
+    data = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+    return Stored(CODES[tensor.dtype], tuple(tensor.shape), data)
+
+
+def write_weights(tensors: Mapping[str, Tensor], path: Path) -> Written:
+    """Writes tensors of host memory as a safetensors file."""
+    return path, tensor_files.write_hashed(path, {name: stored(one) for name, one in tensors.items()})
 
 
 def released(parts: list[Part]) -> None:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from ouroboros.pipeline.store.errors import ModelError
-from ouroboros.pipeline.store.hashes import Entry
 from ouroboros.pipeline.store.tensor_files import Writer
 from ouroboros.stages.learner.engine.adamw8bit import AdamW8bit
 from ouroboros.stages.learner.engine.budget import Exhausted
@@ -24,7 +23,7 @@ from ouroboros.stages.learner.engine.muon import Muon
 from ouroboros.stages.learner.engine.packing import MicroBatch
 from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.recurrent import layers_of
-from ouroboros.stages.learner.engine.snapshot import Part
+from ouroboros.stages.learner.engine.snapshot import Part, Written
 
 
 class ZeroEngine:
@@ -210,7 +209,7 @@ def _checkpoint_engine():
     return made
 
 
-def _write(state: dict, path: Path) -> tuple[Path, Entry]:
+def _write(state: dict, path: Path) -> Written:
     with Writer(path) as file:
         torch.save(state, file)
     return path, file.entry
