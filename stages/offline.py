@@ -4,8 +4,7 @@ Reads a model and the experience/ and rollouts/ of a stage of kind `rollout`; wr
 model/. The trainer is stages/learn.py; batches are cut by stages/learner/batches/recorded.py.
 """
 
-from ouroboros.pipeline.job.context import run_stage
-from ouroboros.stages.follow import train_alone
+from ouroboros.stages.follow import run_followed, train_alone
 
 if __name__ == "__main__":
-    run_stage(train_alone, __doc__)
+    run_followed(train_alone, __doc__)

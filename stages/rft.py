@@ -5,12 +5,12 @@ explorer is stages/explore.py (vLLM), the trainer stages/learn.py (DeepSpeed); p
 weights generate which rollouts. This process starts both, follows the steps, and ends both when one dies.
 """
 
-from ouroboros.pipeline.job.context import Context, environment, run_stage
+from ouroboros.pipeline.job.context import Context, environment
 from ouroboros.pipeline.job.devices import visible_gpus
 from ouroboros.pipeline.job.shares import cores, share_cores, share_gpus
 from ouroboros.pipeline.settings.trainer import may_overlap, runs_ahead
 from ouroboros.stages.explorer.children import Child, supervise, trainer_child
-from ouroboros.stages.follow import Follower, finish_training
+from ouroboros.stages.follow import Follower, finish_training, run_followed
 
 BELOW_NORMAL = "1"  # where MPS runs, kernels of engines, short and waited for, take precedence over the trainer's
 
@@ -34,4 +34,4 @@ def work(context: Context) -> None:
 
 
 if __name__ == "__main__":
-    run_stage(work, __doc__)
+    run_followed(work, __doc__)

@@ -4,9 +4,9 @@ Reads tasks.parquet and a model; writes experience/, rollouts/ and profile.parqu
 stages/explore.py; this process starts it and follows its steps.
 """
 
-from ouroboros.pipeline.job.context import Context, run_stage
+from ouroboros.pipeline.job.context import Context
 from ouroboros.stages.explorer.profiles import write_profile
-from ouroboros.stages.follow import follow_rollouts
+from ouroboros.stages.follow import follow_rollouts, run_followed
 
 
 def work(context: Context) -> None:
@@ -15,4 +15,4 @@ def work(context: Context) -> None:
 
 
 if __name__ == "__main__":
-    run_stage(work, __doc__)
+    run_followed(work, __doc__)

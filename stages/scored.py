@@ -7,8 +7,7 @@ needs no engine. The rewards are computed by stages/rescore.py; this process sta
 
 from functools import partial
 
-from ouroboros.pipeline.job.context import run_stage
-from ouroboros.stages.follow import follow_rollouts
+from ouroboros.stages.follow import follow_rollouts, run_followed
 
 if __name__ == "__main__":
-    run_stage(partial(follow_rollouts, "scorer", "ouroboros.stages.rescore"), __doc__)
+    run_followed(partial(follow_rollouts, "scorer", "ouroboros.stages.rescore"), __doc__)

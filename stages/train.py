@@ -4,8 +4,7 @@ Reads tasks.parquet (split sft) and a model; writes steps/, checkpoints/ and mod
 process per rank; this process starts it, follows its steps and reports them.
 """
 
-from ouroboros.pipeline.job.context import run_stage
-from ouroboros.stages.follow import train_alone
+from ouroboros.stages.follow import run_followed, train_alone
 
 if __name__ == "__main__":
-    run_stage(train_alone, __doc__)
+    run_followed(train_alone, __doc__)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import xxhash
 
@@ -38,23 +38,21 @@ PARTS = ("model", "adapter")  # directories of a stage that other stages read
 Entry = tuple[int, str]  # bytes, xxh3
 
 
-def hash_of(path: Path, *others: Any) -> Entry:
-    """Returns the size of a file and its 64-bit xxh3. others: hashlib objects to update in the same pass."""
+def hash_of(path: Path) -> Entry:
+    """Returns the size of a file and its 64-bit xxh3."""
     made, size = xxhash.xxh3_64(), 0
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(CHUNK):
             size += len(chunk)
-            for one in (made, *others):
-                one.update(chunk)
+            made.update(chunk)
     return size, made.hexdigest()
 
 
-def hash_tree(directory: Path, others: dict[str, Any], known: Mapping[str, Entry] | None = None) -> dict[str, Entry]:
-    """Maps every file below a directory, by its relative name, to size and hash. others: as in hash_of, by name.
-    known: of files that were hashed when they were written."""
+def hash_tree(directory: Path, known: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Maps every file below a directory, by its relative name, to size and hash. known: of files that were hashed when
+    they were written."""
     names = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
-    entries = in_threads(lambda name: (known or {}).get(name) or hash_of(
-        directory / name, *filter(None, [others.get(name)])), names)
+    entries = in_threads(lambda name: known.get(name) or hash_of(directory / name), names)
     return dict(zip(names, entries, strict=True))
 
 

@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,7 +104,8 @@ def _header(tensors: Mapping[str, Stored]) -> tuple[bytes, dict[str, Stored]]:
 
 
 class Writer:
-    """A new file, written from front to back, as torch.save does, and hashed meanwhile. Not flushed to the disk.
+    """A new file, written from front to back, as torch.save does, and hashed meanwhile. The disk begins at once; to
+    flush it is left to the caller.
 
     Errors are kept until the block ends: torch cannot leave a file that it could not write.
     """
@@ -111,13 +113,10 @@ class Writer:
     def __init__(self, path: Path, *others: Any, cached: bool = False):
         """others: hashlib objects to update besides. cached: whether the page cache keeps it, for a reader; else it
         goes past that where the file system can: to find new pages takes a virtual machine longer than a disk does."""
-        how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        try:
-            self._file = os.open(path, how | os.O_DIRECT * (not cached), 0o666)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self._file = os.open(path, how, 0o666)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        if not cached:
+            with suppress(OSError):
+                fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_DIRECT)
         self._hashes, self._size = (xxhash.xxh3_64(), *others), 0
         self._buffers = deque(np.frombuffer(mmap(-1, CHUNK), np.uint8) for _ in range(BUFFERS))  # whole pages
         self._pool, self._calls = ThreadPoolExecutor(BUFFERS - 1), deque()
@@ -125,30 +124,31 @@ class Writer:
 
     def write(self, data: memoryview | bytes | np.ndarray) -> int:
         """Writes all of it, as torch expects; after an error nothing."""
-        if len(data) and not self._error:
-            try:
-                self._take(np.frombuffer(data, np.uint8))
-            except Exception as error:
-                self._error = error
-        return len(data)
-
-    def _take(self, data: np.ndarray) -> None:
-        while data.nbytes:
+        done = 0
+        while done < len(data) and not self._error:
             at = self._size % CHUNK
-            part, data = data[: CHUNK - at], data[CHUNK - at :]
+            part = np.frombuffer(data, np.uint8, min(CHUNK - at, len(data) - done), done)
             self._buffers[0][at : at + part.nbytes] = part
             for one in self._hashes:
                 one.update(part)
-            self._size += part.nbytes
+            self._size, done = self._size + part.nbytes, done + part.nbytes
             if self._size % CHUNK == 0:
                 self._put(CHUNK)
+        return len(data)
 
     def _put(self, length: int) -> None:
         """Begins to write the buffer that is filled, and waits for the one that is filled next."""
-        self._calls.append(self._pool.submit(_write_at, self._file, self._size - length, self._buffers[0][:length]))
+        self._calls.append(self._pool.submit(self._write, self._size - length, self._buffers[0][:length]))
         self._buffers.rotate(-1)
         if len(self._calls) == BUFFERS:
             self._calls.popleft().result()
+
+    def _write(self, offset: int, data: np.ndarray) -> None:
+        try:
+            _write_at(self._file, offset, data)
+            os.posix_fadvise(self._file, offset, len(data), os.POSIX_FADV_DONTNEED)  # drops what is on the disk only
+        except Exception as error:
+            self._error = error
 
     def flush(self) -> None:
         """Nothing is held back that the end of the block does not write."""
@@ -158,11 +158,8 @@ class Writer:
 
     def __exit__(self, *raised: object) -> None:
         with self._pool:
-            if not self._error:
-                self._put(self._size % CHUNK)
+            self._put(self._size % CHUNK)
         os.close(self._file)
-        for one in self._calls:
-            self._error = self._error or one.exception()
         if self._error:
             raise self._error
 
@@ -181,7 +178,7 @@ def _write_at(file: int, offset: int, data: np.ndarray) -> None:
             if error.errno != errno.EINVAL or not again:
                 raise
             again, done = False, 0
-            fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_DIRECT)
+            fcntl.fcntl(file, fcntl.F_SETFL, 0)
         offset, data = offset + done, data[done:]
 
 

@@ -292,7 +292,7 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
     if code <= 2:  # else it was asked to end, maybe by a function that it calls
         user_calls.done()
     if name == TRAINER and code == 0:
-        _leave()
+        leave()
     if name != TRAINER:  # which may be writing a checkpoint
         at_last = threading.Timer(LEAVE_SECONDS, os._exit, [code])  # threads of user code may go on for ever
         at_last.daemon = True
@@ -300,11 +300,13 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
     sys.exit(code)  # here, where no traceback keeps engine and model alive
 
 
-def _leave() -> NoReturn:
-    """Ends a trainer that has finished its writers. Calls what is registered with atexit and writes what user code left
-    in open files, but takes neither model nor libraries apart, which takes seconds, and does not wait for threads that
-    user code left."""
-    atexit._run_exitfuncs()  # has no public name
+def leave(waits: bool = False) -> NoReturn:
+    """Ends a process that has finished its writers. Calls what is registered with atexit and writes what user code left
+    in open files, but takes neither model nor libraries apart, which takes seconds. waits: for threads, of user code in
+    a trainer."""
+    if waits:
+        threading._shutdown()  # neither this nor the next has a public name
+    atexit._run_exitfuncs()
     for kind in (io.TextIOWrapper, io.BufferedWriter):  # a text is on a buffer
         for file in [one for one in gc.get_objects() if isinstance(one, kind)]:
             with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads, a closed file

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ouroboros.pipeline.settings.config import longest_sequence
@@ -22,7 +22,7 @@ from ouroboros.stages.learner.engine.compiled import GRAPHS
 from ouroboros.stages.learner.engine.packing import MicroBatch, lengths, pack, routed
 from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.quantized import Frozen, Linear4bit, hold
-from ouroboros.stages.learner.engine.snapshot import Part
+from ouroboros.stages.learner.engine.snapshot import Part, write_weights
 from ouroboros.stages.learner.engine.zero import ZeroEngine
 from ouroboros.stages.learner.objective import Objective
 
@@ -205,7 +205,7 @@ class Actor:
 
     def reference_part(self, directory: Path) -> list[Part]:
         """The reference as a file of a checkpoint, of rank 0."""
-        write = partial(save_file, filename=directory / REFERENCE)
+        write = partial(write_weights, path=directory / REFERENCE)
         return [Part(self.initial, write)] if self.initial and self.process.rank == 0 else []
 
     def score(self, tokens: list[int], pictures: tuple[Picture, ...] = ()) -> list[float]:

@@ -5,13 +5,11 @@ Each rank writes its own files in the background; rank 0 then waits for the othe
 thread must not take part in collectives while the main thread does) and for the rows of the step.
 """
 
-import hashlib
 import shutil
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.snapshot import Part, copied, released, reserve, written
 from ouroboros.workflows.protocol.prompts import keep_template
 
-FLUSH_SECONDS = 0.2  # interval of flushing files that are written
 POLL_SECONDS = 0.02  # interval of looking for the files of the other ranks
 RECENT = 10  # steps, the slowest of which is expected of the next one
 LEAST_ROOM = 5.0  # seconds for a stage to end its processes
@@ -46,7 +43,7 @@ class Saving:
         self.moves = at(context.config, "trainer.reference_update.interval") is not None
         self.actor, self.critic, self.algorithm, self.saved = actor, critic, algorithm, saved
         self._background = Background()
-        self._taken: tuple[float, list[Part], dict[str, Any]] = 0.0, [], {}
+        self._taken: tuple[float, list[Part], dict[Path, tuple], dict[str, Any]] = 0.0, [], {}, {}
         self._background.start(reserve, actor.zero.module.parameters(), process.ranks)
 
     def take(self, step: int, mark: str | None = None) -> None:
@@ -64,21 +61,22 @@ class Saving:
             parts = self.actor.save(temporary) + (self.critic.save(temporary) if self.critic else [])
             if self.moves:
                 parts += self.actor.reference_part(temporary)
+            known = {}
             if (copies := copied(parts)) is None:
                 self.context.log.info("the free host memory does not suffice for a copy of the checkpoint of step %d: "
                                       "it is written before the next step", step)
-                written(parts)
+                known = written(parts)
         manifest = {"step": step, "zero_stage": self.context.config.trainer.zero_stage,
                     "state": self.algorithm.saved(),
                     "token_budget": self.actor.budget.saved(), "packing": self.actor.way.name,
                     **({mark: True} if mark else {})}
-        self._taken = began, copies or [], manifest
+        self._taken = began, copies or [], known, manifest
 
     def start(self, step: int, rows: Future | None = None, last: bool = False) -> None:
         """Writes what was taken after `step`, in the background. rows: of the writing of that step's rows, which its
         checkpoint must not precede: a resumed stage does not make them again. last: no other is taken after it."""
         self._background.start(self._complete, step, rows, last, *self._taken)
-        self._taken = 0.0, [], {}
+        self._taken = 0.0, [], {}, {}
 
     def check(self) -> None:
         """Raises the error of a checkpoint that could not be written."""
@@ -96,17 +94,20 @@ class Saving:
         self.process.barrier()
 
     def _complete(self, step: int, rows: Future | None, last: bool, began: float, parts: list[Part],
-                  manifest: dict[str, Any]) -> None:
-        """Writes this rank's files; on rank 0 also makes the checkpoint visible, and deletes old ones."""
+                  done: dict[Path, tuple], manifest: dict[str, Any]) -> None:
+        """Writes this rank's files, but for those that are `done`; on rank 0 also makes the checkpoint visible, and
+        deletes old ones."""
         temporary, final = self._temporary(step), checkpoints.checkpoint_directory(self.context.directory, step)
         flags = [temporary.with_suffix(f".rank={rank}.tmp") for rank in range(1, self.process.ranks)]
         with _removed_on_error(temporary):
-            with _flushed(temporary):  # a flush of large files takes as long as their hashes: both at once
-                known = {str(path.relative_to(temporary)): entry for path, entry in written(parts).items()}
-                if last:
-                    released(parts)
-                if whole := self.process.rank == 0 and _all_there(temporary, flags):
-                    manifest |= _hashed(temporary, known | _gathered(flags))
+            made = done | written(parts)
+            known = {str(path.relative_to(temporary)): entry for path, entry in made.items()}
+            if last:
+                released(parts)
+            if whole := self.process.rank == 0 and _all_there(temporary, flags):
+                manifest |= _hashed(temporary, known | _gathered(flags))
+            with suppress(FileNotFoundError):  # another rank could not write, and deletes the directory
+                files.flush_tree(temporary)
             if self.process.rank > 0:
                 files.write_json(flags[self.process.rank - 1], known)
             elif whole:
@@ -134,28 +135,6 @@ def _removed_on_error(temporary: Path) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _flushed(directory: Path) -> Iterator[None]:
-    """Flushes what is written into a directory, again and again: at the end of the block little is left to flush.
-    Raises the error of a flush that failed: what it did not bring to the disk is lost."""
-    over = threading.Event()
-
-    def flush() -> None:
-        last = False
-        while not last:
-            last = over.wait(FLUSH_SECONDS)
-            with suppress(FileNotFoundError):  # another rank could not write, and deletes the directory
-                files.flush_tree(directory)
-
-    with ThreadPoolExecutor(1) as pool:
-        flushing = pool.submit(flush)
-        try:
-            yield
-        finally:
-            over.set()
-    flushing.result()
-
-
 def _all_there(temporary: Path, flags: list[Path]) -> bool:
     """Waits until the other ranks have written their files; returns whether they could: one that cannot deletes the
     directory, and reports why."""
@@ -181,13 +160,10 @@ def _hashed(temporary: Path, known: dict[str, hashes.Entry]) -> dict[str, Any]:
     known: of files that were hashed when they were written.
     """
     checkpoints.write_dtype(temporary / "model")
-    sha256 = hashlib.sha256()
-    weights = f"model/{checkpoints.WEIGHTS}"
-    entries = hashes.hash_tree(temporary, {weights: sha256}, {name: entry[:2] for name, entry in known.items()})
+    entries = hashes.hash_tree(temporary, {name: entry[:2] for name, entry in known.items()})
     if unseen := sorted(known.keys() - entries.keys()):
         raise StageError(f"{temporary / unseen[0]} was written and is not there: does each node see what others write?")
-    made = known[weights][2] if weights in known else sha256.hexdigest()[:16]
-    return {"weights_hash": made, hashes.FILES: entries}
+    return {"weights_hash": known[f"model/{checkpoints.WEIGHTS}"][2], hashes.FILES: entries}
 
 
 class Deadline:

@@ -57,12 +57,9 @@ def publish_model(context, *numbers):
     probe = {"tokens": [5, 6, 7], "logprobs": explorer.engine.score([[5, 6, 7]])[0]}
 
     model = explorer.engine.model
-
-    def export(directory):
-        policy.export(dict(model.named_parameters()), model, directory)
-
     for number in numbers:
-        versions.publish(context.directory, number, export, probe)
+        versions.publish(context.directory, number, lambda path: policy.export(
+            dict(model.named_parameters()), model, path) and None, probe)
     return explorer
 
 

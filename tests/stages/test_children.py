@@ -472,11 +472,18 @@ def test_calls_are_read_by_rank(tmp_path, monkeypatch):
 
 
 STAGE = """
-from ouroboros.pipeline.job.context import run_stage
+import atexit, threading, time
 from ouroboros.stages.explorer.children import Child, supervise
+from ouroboros.stages.follow import run_followed
 def work(context):
     supervise(context, [Child("explorer", "child_explorer", [0])], lambda: None)
-run_stage(work, "doc")
+    atexit.register(open, "registered", "w")
+    threading.Thread(target=lambda: (time.sleep(0.5), open("late", "w"))).start()
+class Slow:
+    def __del__(self):
+        time.sleep(60)  # so that a stage which takes itself apart ends too late
+slow = Slow()
+run_followed(work, "doc")
 """
 
 
@@ -489,8 +496,11 @@ def test_the_stage_starts_again_by_itself_and_knows_the_function(start, tmp_path
     (tmp_path / "child_explorer.py").write_text(CALLING.format(body=f"{listed} os._exit(3)"))
     (tmp_path / "stage.py").write_text(STAGE)
     command = [sys.executable, "stage.py", str(start.directory)]
+    begin = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert time.monotonic() - begin < 50
+    assert {"late", "registered"} <= {*os.listdir()}
     assert done.stderr.count("rft: started") == 2
     wording(done.stderr, "3 in", "user's")
     wording([files.read_json(start.directory / files.MANIFEST)["own_process"]], "code 3")

@@ -82,8 +82,8 @@ def stored(tensor: Tensor) -> Stored:
 
 
 def write_weights(tensors: Mapping[str, Tensor], path: Path) -> Written:
-    """Writes tensors of host memory as a safetensors file."""
-    return path, tensor_files.write_hashed(path, {name: stored(one) for name, one in tensors.items()})
+    """Writes tensors as a safetensors file."""
+    return path, tensor_files.write_hashed(path, {name: stored(one.detach().cpu()) for name, one in tensors.items()})
 
 
 def released(parts: list[Part]) -> None:
