@@ -46,7 +46,7 @@ def estimate(config: Config, model: str | Path, images: bool = False) -> float:
     size = measure(build(str(model)), next(iter(config.model.lora_configs), None))
     size = with_tower(size, False, images)
     total = torch.cuda.get_device_properties(0).total_memory
-    trainer, answering = training(size, config, 2), engines(config, total)
+    trainer, answering = training(size, config, 2), engines(config, total, 2 * size.parameters)
     if config.mode == "both":
         return max(trainer.peak, answering) / GIB
-    return max(trainer.peak + beside(config, total), trainer.idle + answering) / GIB
+    return max(trainer.peak + beside(config, total, 2 * size.parameters), trainer.idle + answering) / GIB

@@ -151,9 +151,9 @@ def _without_gpus(settings) -> Iterator[Problem]:
         yield Problem(f"{ENGINE}.batch_invariant", "vLLM has such kernels for NVIDIA GPUs alone.", "Set false.",
                       found=True)
     room = memory_here()
-    if settings.kv_cache_mib * settings.engine_num << 20 > room:
+    if settings.bytes_on_cpu * settings.engine_num > room:
         yield Problem(f"{ENGINE}.kv_cache_mib", f"of {settings.engine_num} engine(s): more than this machine's "
-                      f"{room / 2**30:,.0f} GiB of memory.", "Lower it.", found=settings.kv_cache_mib)
+                      f"{room / 2**30:,.0f} GiB of memory.", "Lower it.", found=settings.bytes_on_cpu >> 20)
 
 
 def _refused(name: str, value) -> str | None:

@@ -27,10 +27,9 @@ from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from ouroboros.pipeline.settings.combinations import four_bits
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
-from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
+from ouroboros.pipeline.settings.explorer import PROMPT_PIECE, RESERVED_BYTES
 from ouroboros.pipeline.settings.images import may_have_images
 from ouroboros.pipeline.settings.model import TEACHER, Model
-from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import must_overlap
 from ouroboros.pipeline.settings.unused import without_teacher
 from ouroboros.pipeline.store.errors import Problem
@@ -133,8 +132,9 @@ def resolved(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Con
     """Returns the configuration with `auto` of gradient checkpointing resolved, if the GPU's memory is known."""
     if not gpus.gib:
         return config
-    room = USABLE * gpus.gib * GIB - judges - beside(config, gpus.gib * GIB)
-    chosen = recomputes(size, config, element_bytes(config, gpus), room)
+    element, total = element_bytes(config, gpus), gpus.gib * GIB
+    room = USABLE * total - judges - beside(config, total, element * size.parameters)
+    chosen = recomputes(size, config, element, room)
     return config.but("trainer.enable_gradient_checkpointing", chosen)
 
 
@@ -178,14 +178,17 @@ def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
     """Reports `trainer.overlap=true` where trainer, engines and auxiliary models together exceed USABLE of a GPU."""
     if not must_overlap(config):
         return None
-    trainer, answering = training(size, config, element_bytes(config, gpus)).peak, engines(config, gpus.gib * GIB)
+    element = element_bytes(config, gpus)
+    trainer = training(size, config, element).peak
+    answering = engines(config, gpus.gib * GIB, element * size.parameters)
     excess = trainer + answering + judges - USABLE * gpus.gib * GIB
     if excess <= 0:
         return None
     of_judges = f" and {judges / GIB:.1f} for auxiliary models" if judges else ""
     share = f"{ENGINE}.gpu_memory_utilization"
-    most = math.floor(100 * (at(config, share) - excess / (gpus.gib * GIB))) / 100
-    fits = most > 0 and not engine_problem(size, config.but(share, most), gpus)
+    most = math.floor(100 * (answering - kept_logprobs(config) - excess) / (gpus.gib * GIB)) / 100
+    smaller = config.but(share, most).but(f"{ENGINE}.kv_cache_mib", None) if most > 0 else config
+    fits = most > 0 and not engine_problem(size, smaller, gpus)
     lower = f"Set {share}={most:g}" if fits else "Lower trainer.max_token_len_per_gpu"
     return Problem("trainer.overlap", f"needs about {trainer / GIB:.1f} GiB for the trainer and "
                    f"{answering / GIB:.1f} for engines{of_judges}, {excess / GIB:.1f} more than {USABLE:.0%} of "
@@ -238,20 +241,25 @@ def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) ->
 
     others: bytes that an idle trainer and auxiliary models hold on the same GPU.
     """
-    element, share = element_bytes(config, gpus), config.explorer.rollout_model.gpu_memory_utilization
+    element, settings = element_bytes(config, gpus), config.explorer.rollout_model
     engine, longest, whole = rollout(size, config, element, gpus.gib), workload(config).longest, gpus.gib * GIB
     needed, kept = engine.weights + engine.token * longest, kept_logprobs(config)
-    room = whole - others - kept
-    if needed <= engine.share and share * whole <= room:
+    room, held = whole - others - kept, settings.held(element * size.parameters, whole)
+    if needed <= engine.share and held <= room:
         return None
+    key, more = "gpu_memory_utilization", ""
     least, most = math.ceil(100 * needed / whole) / 100, math.floor(100 * room / whole) / 100
+    if settings.kv_cache_mib is not None and settings.engine_type == "vllm":
+        sharing = settings.on_gpu(element * size.parameters, whole)
+        key, more = "kv_cache_mib", f", and {RESERVED_BYTES / GIB:.1f} for activations and graphs"
+        least = math.ceil(engine.token * longest / 2**20)
+        most = settings.kv_cache_mib + math.floor((room - held) / sharing / 2**20)
     advice = f"Set it between {least} and {most}." if least <= most else (
         "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs"
         f"{', or mode=both with separate GPUs' if config.mode == 'colocate' else ''}.")
-    return Problem("explorer.rollout_model.gpu_memory_utilization", f"the engine has {engine.share / GIB:.1f} of "
-                   f"{gpus.gib:g} GiB on each GPU and needs {needed / GIB:.1f} for weights and one sequence of "
-                   f"{longest:,} tokens; trainer and auxiliary models keep {others / GIB:.1f}{_logprobs(kept)}.",
-                   advice, found=share)
+    return Problem(f"{ENGINE}.{key}", f"the engine has {engine.share / GIB:.1f} of {gpus.gib:g} GiB on each GPU and "
+                   f"needs {needed / GIB:.1f} for weights and one sequence of {longest:,} tokens{more}; trainer and "
+                   f"auxiliary models keep {others / GIB:.1f}{_logprobs(kept)}.", advice, found=getattr(settings, key))
 
 
 def gpu_words(config: Config, gpus: Gpus) -> str:
@@ -349,7 +357,7 @@ def prompt_logits(teacher: Size, config: Config, element: int) -> float:
 def tight_teacher(teacher: Size, config: Config, element: int, gib: float) -> Problem | None:
     """Reports an engine whose share of a GPU of `gib` does not hold its teacher. element: bytes of a weight."""
     one, place = config.own_teacher, config.explorer.auxiliary_models.index(config.own_teacher)
-    own = config.but(f"{ENGINE}.engines_per_gpu", 1)
+    own = config.but(f"{ENGINE}.engines_per_gpu", 1).but(f"{ENGINE}.kv_cache_mib", None)
     for name in ("tensor_parallel_size", "gpu_memory_utilization"):
         own = own.but(f"{ENGINE}.{name}", getattr(one, name))
     engine = rollout(teacher, own, element, gib)

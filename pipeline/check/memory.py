@@ -252,8 +252,8 @@ class Rollout:
 
 
 def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
-    """Returns the memory of an engine on each of its GPUs of `gib`: its part of `gpu_memory_utilization`, c P / t of
-    that weights. (Room for an adapter is less than a hundredth of that, and left out.)
+    """Returns the memory of an engine on each of its GPUs of `gib`: its part of `gpu_memory_utilization`, or weights
+    and `kv_cache_mib`; c P / t of it are weights. (Room for an adapter is less than a hundredth of that, and left out.)
 
     One token's cache: key and value of every layer, 2 c L times the key/value heads of this GPU (at least one) times
     their width; of latent attention the one narrow vector, c L times its width, on each GPU.
@@ -262,16 +262,19 @@ def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
     parts = settings.tensor_parallel_size
     cached = size.latent or 2 * math.ceil(size.key_value_heads / parts) * size.head_width
     shared_by = 1 if settings.engines_per_gpu == "auto" else settings.engines_per_gpu  # auto: 2 if both fit
-    return Rollout(settings.gpu_memory_utilization * gib * GIB / shared_by, element * size.parameters / parts,
-                   element * sum(count for count, _ in size.layers) * cached)
+    weights, share = element * size.parameters / parts, settings.gpu_memory_utilization * gib * GIB / shared_by
+    if settings.kv_cache_mib is not None and settings.engine_type == "vllm":
+        share = weights + (settings.kv_cache_mib << 20)
+    return Rollout(share, weights, element * sum(count for count, _ in size.layers) * cached)
 
 
-def engines(config: Config, total: float) -> float:
-    """Returns the bytes that the engines on a GPU of `total` bytes hold; none where they are on a server."""
+def engines(config: Config, total: float, weights: float) -> float:
+    """Returns the bytes that the engines on a GPU of `total` bytes hold; none where they are on a server. weights: the
+    model's."""
     if config.explorer.rollout_model.engine_type == "openai":
         return 0
     settings = config.explorer.rollout_model
-    return settings.gpu_memory_utilization * total + kept_logprobs(config) + NCCL * (settings.tensor_parallel_size > 1)
+    return settings.held(weights, total) + kept_logprobs(config) + NCCL * (settings.tensor_parallel_size > 1)
 
 
 def asleep(config: Config) -> float:
@@ -283,9 +286,9 @@ def asleep(config: Config) -> float:
     return ASLEEP * (several if settings.engines_per_gpu == "auto" else settings.engines_per_gpu)
 
 
-def beside(config: Config, total: float) -> float:
-    """Returns the bytes that engines hold on a GPU of `total` while the trainer works there."""
-    return engines(config, total) if must_overlap(config) else asleep(config)
+def beside(config: Config, total: float, weights: float) -> float:
+    """Returns the bytes that engines hold on a GPU of `total` while the trainer works there. weights: the model's."""
+    return engines(config, total, weights) if must_overlap(config) else asleep(config)
 
 
 def kept_logprobs(config: Config) -> int:
