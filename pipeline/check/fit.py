@@ -27,7 +27,7 @@ from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from ouroboros.pipeline.settings.combinations import four_bits
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
-from ouroboros.pipeline.settings.explorer import PROMPT_PIECE, RESERVED_BYTES
+from ouroboros.pipeline.settings.explorer import ENGINE_BYTES, PROMPT_PIECE
 from ouroboros.pipeline.settings.images import may_have_images
 from ouroboros.pipeline.settings.model import TEACHER, Model
 from ouroboros.pipeline.settings.trainer import must_overlap
@@ -251,7 +251,7 @@ def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) ->
     least, most = math.ceil(100 * needed / whole) / 100, math.floor(100 * room / whole) / 100
     if settings.kv_cache_mib is not None and settings.engine_type == "vllm":
         sharing = settings.on_gpu(element * size.parameters, whole)
-        key, more = "kv_cache_mib", f", and {RESERVED_BYTES / GIB:.1f} for activations and graphs"
+        key, more = "kv_cache_mib", f", and {ENGINE_BYTES / GIB:.1f} for activations and graphs"
         least = math.ceil(engine.token * longest / 2**20)
         most = settings.kv_cache_mib + math.floor((room - held) / sharing / 2**20)
     advice = f"Set it between {least} and {most}." if least <= most else (

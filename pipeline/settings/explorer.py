@@ -78,7 +78,7 @@ def why_absent(key: str) -> str | None:
 
 
 SMALL = 0.2  # share of the engines' memory that the weights of two on a GPU may take
-RESERVED_BYTES = 2 << 30  # activations, CUDA graphs and context of an engine; a 0.5B shape takes 1.2 GiB (gpu_path.md)
+ENGINE_BYTES = 4.2 * 2**30  # an engine's context, graphs, activations and workspaces; of 1.5B and 7B (gpu_path.md)
 
 
 class RolloutModel(Section):
@@ -122,10 +122,10 @@ class RolloutModel(Section):
 
     def held(self, weights: float, total: float) -> float:
         """Returns the bytes of a GPU of `total` that its engines hold: the share of `gpu_memory_utilization`, or, with
-        `kv_cache_mib`, the weights, caches and RESERVED_BYTES of each. weights: bytes of the whole model."""
+        `kv_cache_mib`, the weights, caches and ENGINE_BYTES of each. weights: bytes of the whole model."""
         if self.kv_cache_mib is None or self.engine_type != "vllm":
             return self.gpu_memory_utilization * total
-        each = weights / self.tensor_parallel_size + (self.kv_cache_mib << 20) + RESERVED_BYTES
+        each = weights / self.tensor_parallel_size + (self.kv_cache_mib << 20) + ENGINE_BYTES
         return self.on_gpu(weights, total) * each
 
     @rule

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ouroboros.pipeline.job.devices import planned_gpus, visible_gpus
-from ouroboros.pipeline.settings.explorer import RESERVED_BYTES
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import may_overlap
 from ouroboros.pipeline.store.checkpoints import weight_bytes
@@ -13,7 +12,8 @@ from ouroboros.pipeline.store.model_engine import images_problem
 from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.hugging_face import read_config
 
-RESERVED = 0.1  # of the memory of an engine that shares its GPU, besides weights and cache; at least RESERVED_BYTES
+RESERVED = 0.1  # of the memory of an engine that shares its GPU: activations, CUDA graphs, CUDA's context
+RESERVED_BYTES = 2 << 30  # at least; a 0.5B shape takes 1.2 GiB (benchmarks/gpu_path.md)
 
 
 def limited(config):
