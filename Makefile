@@ -79,7 +79,8 @@ test-adapters test-wide test-gpu: test-%: .venv/.ready
 
 # one model of each kind on a GPU, rft steps with vLLM, for some 20 minutes; prints a table
 test-gpu-models: .venv/.ready
-	$(BIN)/python -m benchmarks.gpu_families --root .gpu_models --out .gpu_models/families.jsonl --part rft --limit 560
+	rm -rf .gpu_models
+	$(BIN)/python -m benchmarks.gpu_families --steps 3 --root .gpu_models --out .gpu_models/families.jsonl --part rft --limit 560
 
 # every command block of README.md and docs/ that is not marked otherwise, on a small model
 test-docs: .venv/.ready

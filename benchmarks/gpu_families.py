@@ -137,7 +137,7 @@ def update(given, model: Path) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
-        note(given, part="update", packing=actor.way.name, why=actor.way.why, step=number, seconds=seconds,
+        note(given, part=f"update-{given.one}", packing=actor.way.name, why=actor.way.why, step=number, seconds=seconds,
              train_tokens_per_second=result.tokens / seconds, loss=result.loss, grad_norm=result.grad_norm,
              peak_gib=actor.peak_memory_gib())
     process.stop()
@@ -177,7 +177,7 @@ def rollouts(given, model: Path, part: str, overrides: list[str]) -> None:
 
 def limited(given, part: str, words: list[str], each: Callable[[], None] = lambda: None) -> None:
     """A command, and a line of --out of how it ended; its output is next to --out."""
-    output = given.out.with_name(f"{given.out.stem}-{part}.log")
+    output = given.out.with_name(f"{given.out.stem}-{given.family}-{part}.log")
     ended = run_limited(words, output, given.limit, each, env=ALONE | os.environ)
     tail = {} if ended == "exit code 0" else {"output": output.read_text(errors="replace")[-1500:]}
     note(given, part=part, ended=ended, **tail)
@@ -236,7 +236,7 @@ def table(out: Path) -> None:
     """Prints the last step of each family and part."""
     found: dict[tuple[str, str], dict] = {}
     for line in map(json.loads, out.read_text().splitlines()):
-        found.setdefault((line["family"], line["part"]), {}).update(line)
+        found.setdefault((line.get("family", ""), line["part"]), {}).update(line)
     print("\n| | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (1 + len(COLUMNS)))
     for (family, part), line in found.items():
         cells = ("; ".join(str(line.get(key, "")) for key in keys) for keys in COLUMNS.values())

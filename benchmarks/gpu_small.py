@@ -35,7 +35,8 @@ CASES = {  # name -> shape, GiB that may be in use, settings
     "1.5B, QLoRA": ("Qwen2.5-1.5B", 11.5, ["model.load_in_4bit=true"]),
     "tiny": ("tiny", 1.0, [
         "model.load_in_4bit=true", "model.max_response_tokens=32", "model.dtype=bfloat16",
-        "explorer.rollout_model.engine_type=transformers", "trainer.max_token_len_per_gpu=512"]),
+        "explorer.rollout_model.engine_type=transformers", "explorer.rollout_model.kv_cache_mib=null",
+        "explorer.rollout_model.gpu_memory_utilization=0.004", "trainer.max_token_len_per_gpu=512"]),
 }
 
 

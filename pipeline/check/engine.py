@@ -65,7 +65,7 @@ def of_stage(config: Config, plain: dict[str, Any] | None, gpus: Gpus, elsewhere
 
 def _beside_another(settings: RolloutModel) -> list[Problem]:
     """Warns of arguments of vLLM that another engine does not read."""
-    given = [name for name in ("extra_engine_args", "batch_invariant") if getattr(settings, name)]
+    given = [name for name in ("extra_engine_args", "batch_invariant", "kv_cache_mib") if getattr(settings, name)]
     return [] if not given or settings.engine_type == "scripted" else [Problem(
         " and ".join(f"{ENGINE}.{name}" for name in given), f"changes nothing with engine_type={settings.engine_type}: "
         "it is of vLLM.", "Take it out, or set engine_type=vllm.")]

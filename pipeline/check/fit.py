@@ -13,6 +13,7 @@ from ouroboros.pipeline.check.memory import (
     Training,
     asleep,
     beside,
+    beyond_share,
     engines,
     kept_logprobs,
     layer_tokens,
@@ -178,7 +179,7 @@ def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
     """Reports `trainer.overlap=true` where trainer, engines and auxiliary models together exceed USABLE of a GPU."""
     if not must_overlap(config):
         return None
-    element = element_bytes(config, gpus)
+    element, settings = element_bytes(config, gpus), config.explorer.rollout_model
     trainer = training(size, config, element).peak
     answering = engines(config, gpus.gib * GIB, element * size.parameters)
     excess = trainer + answering + judges - USABLE * gpus.gib * GIB
@@ -186,9 +187,11 @@ def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
         return None
     of_judges = f" and {judges / GIB:.1f} for auxiliary models" if judges else ""
     share = f"{ENGINE}.gpu_memory_utilization"
-    most = math.floor(100 * (answering - kept_logprobs(config) - excess) / (gpus.gib * GIB)) / 100
-    smaller = config.but(share, most).but(f"{ENGINE}.kv_cache_mib", None) if most > 0 else config
-    fits = most > 0 and not engine_problem(size, smaller, gpus)
+    most: float = math.floor(100 * (settings.gpu_memory_utilization - excess / (gpus.gib * GIB))) / 100
+    if settings.kv_cache_mib is not None:
+        share, sharing = f"{ENGINE}.kv_cache_mib", settings.on_gpu(element * size.parameters, gpus.gib * GIB)
+        most = settings.kv_cache_mib - math.ceil(excess / sharing / 2**20)
+    fits = most > 0 and not engine_problem(size, config.but(share, most), gpus)
     lower = f"Set {share}={most:g}" if fits else "Lower trainer.max_token_len_per_gpu"
     return Problem("trainer.overlap", f"needs about {trainer / GIB:.1f} GiB for the trainer and "
                    f"{answering / GIB:.1f} for engines{of_judges}, {excess / GIB:.1f} more than {USABLE:.0%} of "
@@ -243,22 +246,25 @@ def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) ->
     """
     element, settings = element_bytes(config, gpus), config.explorer.rollout_model
     engine, longest, whole = rollout(size, config, element, gpus.gib), workload(config).longest, gpus.gib * GIB
-    needed, kept = engine.weights + engine.token * longest, kept_logprobs(config)
-    room, held = whole - others - kept, settings.held(element * size.parameters, whole)
+    needed, kept, weights = engine.weights + engine.token * longest, kept_logprobs(config), element * size.parameters
+    beyond, held = beyond_share(config, whole, weights), settings.held(weights, whole)
+    room = whole - others - kept - beyond
     if needed <= engine.share and held <= room:
         return None
-    key, more = "gpu_memory_utilization", ""
+    key = "gpu_memory_utilization"
     least, most = math.ceil(100 * needed / whole) / 100, math.floor(100 * room / whole) / 100
+    parts = f"; in turns with a trainer it takes {beyond / GIB:.1f} besides" if beyond else ""
     if settings.kv_cache_mib is not None and settings.engine_type == "vllm":
-        sharing = settings.on_gpu(element * size.parameters, whole)
-        key, more = "kv_cache_mib", f", and {ENGINE_BYTES / GIB:.1f} for activations and graphs"
-        least = math.ceil(engine.token * longest / 2**20)
+        sharing = settings.on_gpu(weights, whole)
+        key, least = "kv_cache_mib", max(math.ceil(engine.token * longest / 2**20), 1)
         most = settings.kv_cache_mib + math.floor((room - held) / sharing / 2**20)
+        parts = (f"; with {ENGINE_BYTES / GIB:.1f} for activations and graphs {sharing} "
+                 f"{'engine takes' if sharing == 1 else 'engines take'} {held / GIB:.1f}")
     advice = f"Set it between {least} and {most}." if least <= most else (
         "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs"
         f"{', or mode=both with separate GPUs' if config.mode == 'colocate' else ''}.")
     return Problem(f"{ENGINE}.{key}", f"the engine has {engine.share / GIB:.1f} of {gpus.gib:g} GiB on each GPU and "
-                   f"needs {needed / GIB:.1f} for weights and one sequence of {longest:,} tokens{more}; trainer and "
+                   f"needs {needed / GIB:.1f} for weights and one sequence of {longest:,} tokens{parts}; trainer and "
                    f"auxiliary models keep {others / GIB:.1f}{_logprobs(kept)}.", advice, found=getattr(settings, key))
 
 

@@ -14,7 +14,7 @@ from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.lora import BLOCK
 from ouroboros.pipeline.settings.setting import at
-from ouroboros.pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles, leaves_gpu, must_overlap
+from ouroboros.pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles, leaves_gpu, may_overlap, must_overlap
 from ouroboros.pipeline.settings.truncation import most_kept
 
 GIB = 2**30
@@ -23,7 +23,7 @@ OF_SCORED = 25  # the same in the head: id in 64 bits, logit, softmax, their pro
 OF_REST = 12  # bytes an entry of the logits without a teacher's likeliest tokens, and of two gradients
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
 BUCKET = 500_000_000  # elements per reduce bucket of DeepSpeed
-ALONE = 2.2 * GIB  # of the one engine on a GPU besides its share: context, graphs, workspaces (benchmarks/gpu_path.md)
+ALONE = 2.2 * GIB  # of one engine in turns with a trainer, besides its share (benchmarks/gpu_families.md)
 ASLEEP = 1.2 * GIB  # of an engine besides weights and cache: CUDA context, graphs, workspaces (benchmarks/gpu_path.md)
 CONTEXT = 0.6 * GIB  # of a trainer's process besides its tensors: CUDA context, workspaces (benchmarks/gpu_two.md)
 NCCL = 1.2 * GIB  # of its buffers, on each GPU of several ranks or of an engine (benchmarks/gpu_two.md)
@@ -275,9 +275,16 @@ def engines(config: Config, total: float, weights: float) -> float:
     if config.explorer.rollout_model.engine_type == "openai":
         return 0
     settings = config.explorer.rollout_model
-    alone = settings.kv_cache_mib is None and settings.engine_type == "vllm" and settings.on_gpu(weights, total) == 1
-    return (settings.held(weights, total) + ALONE * alone + kept_logprobs(config)
-            + NCCL * (settings.tensor_parallel_size > 1))
+    return settings.held(weights, total) + kept_logprobs(config) + NCCL * (settings.tensor_parallel_size > 1)
+
+
+def beyond_share(config: Config, total: float, weights: float) -> float:
+    """Returns the bytes that one vllm engine and the trainer, in turns on a GPU, were measured to hold besides the
+    share that the engine measures for itself; several have a reserve for it (workflows/engines/open.py)."""
+    settings = config.explorer.rollout_model
+    measures = settings.engine_type == "vllm" and settings.kv_cache_mib is None and not may_overlap(config)
+    in_turns = measures and config.mode == "colocate" and config.kind.trains
+    return ALONE if in_turns and settings.on_gpu(weights, total) == 1 else 0.0
 
 
 def asleep(config: Config) -> float:

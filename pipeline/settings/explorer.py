@@ -78,6 +78,7 @@ def why_absent(key: str) -> str | None:
 
 
 SMALL = 0.2  # share of the engines' memory that the weights of two on a GPU may take
+LARGEST = 0.9  # share of a GPU that two engines with caches of a given size may take
 ENGINE_BYTES = 4.2 * 2**30  # an engine's context, graphs, activations and workspaces; of 1.5B and 7B (gpu_path.md)
 
 
@@ -118,15 +119,20 @@ class RolloutModel(Section):
             return 1
         if self.engines_per_gpu != "auto":
             return self.engines_per_gpu
-        return 2 if self.tensor_parallel_size == 1 and 2 * weights <= SMALL * self.gpu_memory_utilization * total else 1
+        part = total * (self.gpu_memory_utilization if self.kv_cache_mib is None else LARGEST)
+        fits = self.kv_cache_mib is None or 2 * self.with_cache(weights) <= part
+        return 2 if 0 < 2 * weights <= SMALL * part and fits and self.tensor_parallel_size == 1 else 1
+
+    def with_cache(self, weights: float) -> float:
+        """Returns the bytes that an engine of these weights with `kv_cache_mib` takes on each of its GPUs."""
+        return weights / self.tensor_parallel_size + (self.kv_cache_mib << 20) + ENGINE_BYTES
 
     def held(self, weights: float, total: float) -> float:
         """Returns the bytes of a GPU of `total` that its engines hold: the share of `gpu_memory_utilization`, or, with
         `kv_cache_mib`, the weights, caches and ENGINE_BYTES of each. weights: bytes of the whole model."""
         if self.kv_cache_mib is None or self.engine_type != "vllm":
             return self.gpu_memory_utilization * total
-        each = weights / self.tensor_parallel_size + (self.kv_cache_mib << 20) + ENGINE_BYTES
-        return self.on_gpu(weights, total) * each
+        return self.on_gpu(weights, total) * self.with_cache(weights)
 
     @rule
     def _own_arguments(self):

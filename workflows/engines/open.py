@@ -101,10 +101,10 @@ def with_cache(config, model: Path):
     if not torch.cuda.is_available():
         return config
     total = torch.cuda.get_device_properties(0).total_memory
-    if cache is not None:  # vLLM starts where the part that it is told of is free
-        part = settings.merged({"engines_per_gpu": 1}).held(weight_bytes(model), total) / total
+    if cache is not None:  # the part that vLLM is told of must be free when it starts, and means nothing after that
         return config.but("explorer.rollout_model", settings.merged({
-            "gpu_memory_utilization": min(part, 1.0), "extra_engine_args": {"kv_cache_memory_bytes": cache << 20}}))
+            "gpu_memory_utilization": min((cache << 20) / total, settings.gpu_memory_utilization),
+            "extra_engine_args": {"kv_cache_memory_bytes": cache << 20}}))
     memory = int(settings.gpu_memory_utilization * total)
     weights = weight_bytes(model) // settings.tensor_parallel_size
     reserved = max(RESERVED_BYTES, int(RESERVED * memory))

@@ -273,17 +273,6 @@ def test_an_engine_may_have_a_cache_of_a_given_size():
     assert both.held(16 * GIB, 80 * GIB) == 16 * GIB + 1500 * 2**20 + 4.2 * GIB  # too large for two
 
 
-@pytest.mark.parametrize(("engines_per_gpu", "tensor_parallel_size", "weights", "more"), [
-    (1, 1, 1, 2.2), ("auto", 1, 20, 2.2), ("auto", 1, 1, 0), (2, 1, 1, 0), (1, 2, 1, 2.2 + 1.2)])
-def test_one_engine_alone_holds_more_than_its_share(engines_per_gpu, tensor_parallel_size, weights, more):
-    """72 of 80 GiB; two engines have a tenth of theirs for it; 1.2 GiB are NCCL's, 16 bytes of log-probs a token."""
-    config = Config.partial({"model": {"max_model_len": 2}, "explorer": {"rollout_model": {
-        "engine_type": "vllm", "engines_per_gpu": engines_per_gpu, "tensor_parallel_size": tensor_parallel_size,
-        "gpu_memory_utilization": 0.9, "kv_cache_mib": None, "max_num_seqs": 1}}})
-    found = memory.engines(config, 80 * GIB, weights * GIB) / GIB
-    assert found == pytest.approx(72 + more, abs=1e-6)
-
-
 def test_latent_attention_caches_one_narrow_vector_on_every_gpu():
     """2 layers x (6 + 2) entries x 2 bytes, however many GPUs share the heads."""
     config = engine(gpu_memory_utilization=0.9, tensor_parallel_size=2)
