@@ -65,7 +65,7 @@ def of_stage(config: Config, plain: dict[str, Any] | None, gpus: Gpus, elsewhere
 
 def _beside_another(settings: RolloutModel) -> list[Problem]:
     """Warns of arguments of vLLM that another engine does not read."""
-    given = [name for name in ("extra_engine_args", "batch_invariant") if getattr(settings, name)]
+    given = [name for name in ("extra_engine_args", "batch_invariant", "kv_cache_mib") if getattr(settings, name)]
     return [] if not given or settings.engine_type == "scripted" else [Problem(
         " and ".join(f"{ENGINE}.{name}" for name in given), f"changes nothing with engine_type={settings.engine_type}: "
         "it is of vLLM.", "Take it out, or set engine_type=vllm.")]
@@ -151,9 +151,9 @@ def _without_gpus(settings) -> Iterator[Problem]:
         yield Problem(f"{ENGINE}.batch_invariant", "vLLM has such kernels for NVIDIA GPUs alone.", "Set false.",
                       found=True)
     room = memory_here()
-    if settings.kv_cache_mib * settings.engine_num << 20 > room:
+    if settings.bytes_on_cpu * settings.engine_num > room:
         yield Problem(f"{ENGINE}.kv_cache_mib", f"of {settings.engine_num} engine(s): more than this machine's "
-                      f"{room / 2**30:,.0f} GiB of memory.", "Lower it.", found=settings.kv_cache_mib)
+                      f"{room / 2**30:,.0f} GiB of memory.", "Lower it.", found=settings.bytes_on_cpu >> 20)
 
 
 def _refused(name: str, value) -> str | None:

@@ -42,6 +42,7 @@ ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it does not support per-request seeds
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # of an engine on several GPUs: this process may have seen them
     "TOKENIZERS_PARALLELISM": "false",
+    "TRITON_CACHE_AUTOTUNING": "1",  # kernels of recurrent layers are tuned for minutes, else by each process again
 }
 # Engines that start together would find the same free port, as each takes it a moment later: each searches from one of
 # its own, below those that a system hands out (32768 on Linux).
@@ -324,7 +325,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
     known = read_config(model, limits.trust_remote_code)
     device = {"gpu_memory_utilization": settings.gpu_memory_utilization}
     if not gpu:
-        device = {"kv_cache_memory_bytes": settings.kv_cache_mib << 20, **WHOLE_PROMPTS}
+        device = {"kv_cache_memory_bytes": settings.bytes_on_cpu, **WHOLE_PROMPTS}
         if recurrent_layers(known.to_dict()):  # vLLM keeps prefixes of their states with chunked prompts alone
             device["enable_prefix_caching"] = False
     return {
