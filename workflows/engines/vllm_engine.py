@@ -132,11 +132,13 @@ class VllmEngine(Engine):
         compiled = self._llm.llm_engine.vllm_config.compilation_config.compilation_time
         opened = time.perf_counter() - begin - compiled
         self.started = IMPORTED | {"compilation": compiled, "weights, cache and graphs": opened}
-        self._keeps = self._gpu and _runs_second(self._llm.llm_engine.vllm_config)
+        running = self._llm.llm_engine.vllm_config
+        second = self._gpu and _runs_second(running)
+        self._keeps = second or not (self._gpu or running.parallel_config.world_size > 1)
         if truncates(config):
-            self._llm.collective_rpc("keep_sets", args=(self._keeps,))
+            self._llm.collective_rpc("keep_sets", args=(second,))
         if self._keeps:
-            self._llm.collective_rpc("keep_logprobs")
+            self._llm.collective_rpc("keep_logprobs", args=(second,))
 
     def _is_from(self, release: tuple[int, int]) -> bool:
         return tuple(map(int, self.version.split()[1].split(".")[:2])) >= release
@@ -382,6 +384,5 @@ def _experts(output, prompt: int) -> np.ndarray | None:
 
 
 def _runs_second(vllm_config) -> bool:
-    """Whether vLLM's second model runner is at work in this process: log-probs then stay on the GPU until a request
-    ends, and its sampler cuts distributions by our rule."""
+    """Whether vLLM's second model runner is at work in this process, whose sampler cuts distributions by our rule."""
     return vllm_config.use_v2_model_runner and vllm_config.parallel_config.world_size == 1
