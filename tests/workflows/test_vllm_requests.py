@@ -114,6 +114,16 @@ def test_single_turns_are_vllms_own_answers_and_late_requests_change_none(engine
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of machines without a GPU")
+def test_rows_share_the_whole_blocks_of_a_prompt_on_a_cpu(engine):
+    """Of 70 tokens two blocks of 32; vLLM's own default, 128, would share none."""
+    asked = [Request(list(range(3, 73)), 2, 1.0, 1.0, -1, seed) for seed in (1, 2)]
+    found = [engine._llm.generate([{"prompt_token_ids": one.prompt_tokens}], [engine._parameters(one)], use_tqdm=False)
+             for one in asked]
+    assert [answer.num_cached_tokens for (answer,) in found] == [0, 64]
+
+
+@pytest.mark.slow
 def test_a_full_cache_is_seen_where_the_concurrency_follows_it(engine, opened):
     small = opened("explorer.rollout_model.kv_cache_mib=1", "explorer.runner_concurrency=auto")
     assert engine.pressure() is None

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ouroboros.pipeline.settings.config import longest_sequence, resolve_dtype
+from ouroboros.pipeline.settings.explorer import CPU_BLOCK
 from ouroboros.pipeline.settings.trainer import compares_routings
 from ouroboros.pipeline.settings.truncation import truncates
 from ouroboros.pipeline.store.errors import ConfigError, StageError, SyncError
@@ -326,9 +327,9 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
     known = read_config(model, limits.trust_remote_code)
     device = {"gpu_memory_utilization": settings.gpu_memory_utilization}
     if not gpu:
-        device = {"kv_cache_memory_bytes": settings.kv_cache_mib << 20, **WHOLE_PROMPTS}
-        if recurrent_layers(known.to_dict()):  # vLLM keeps prefixes of their states with chunked prompts alone
-            device["enable_prefix_caching"] = False
+        # vLLM keeps prefixes of recurrent states with chunked prompts alone, and has blocks of their size
+        more = {"enable_prefix_caching": False} if recurrent_layers(known.to_dict()) else {"block_size": CPU_BLOCK}
+        device = {"kv_cache_memory_bytes": settings.kv_cache_mib << 20, **WHOLE_PROMPTS, **more}
     return {
         "model": str(model),
         "dtype": resolve_dtype(limits.dtype, gpu),
