@@ -57,7 +57,7 @@ class KeptLogprobs:
     def _taken(self, wanted: Sequence[tuple[int, int, int]]) -> list[list[float]]:
         lines = [self._line_of[number] for number, _, tokens in wanted if tokens]
         end = max((first + tokens for _, first, tokens in wanted), default=0)
-        found = iter(self.values[:, :end][lines].cpu())
+        found = iter(self.values[:, :end][lines].cpu().numpy())
         taken = [next(found)[first:first + tokens].tolist() if tokens else [] for _, first, tokens in wanted]
         self.drop([number for number, _, _ in wanted])
         return taken
