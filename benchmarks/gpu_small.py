@@ -28,14 +28,15 @@ IN_TURNS = [LORA, "model.dtype=bfloat16", f"model.max_prompt_tokens={PROMPT}",
             "trainer.overlap=false", "trainer.enable_gradient_checkpointing=true",
             f"trainer.max_token_len_per_gpu={2 * (PROMPT + RESPONSE)}", "trainer.logprob_chunk_tokens=1024",
             "algorithm.optimizer.optimizer_type=adamw8bit", "explorer.rollout_model.engines_per_gpu=1",
-            "explorer.rollout_model.max_num_seqs=8"]
-CASES = {  # name -> shape, GiB that may be in use, GiB of the engine, settings
-    "7B, QLoRA": ("Qwen2.5-7B", 23.5, 17.0, ["model.load_in_4bit=true"]),
-    "1.5B, LoRA": ("Qwen2.5-1.5B", 11.5, 5.0, []),
-    "1.5B, QLoRA": ("Qwen2.5-1.5B", 11.5, 5.0, ["model.load_in_4bit=true"]),
-    "tiny": ("tiny", 1.0, 0.5, [
+            "explorer.rollout_model.max_num_seqs=8", "explorer.rollout_model.kv_cache_mib=768"]
+CASES = {  # name -> shape, GiB that may be in use, settings
+    "7B, QLoRA": ("Qwen2.5-7B", 23.5, ["model.load_in_4bit=true"]),
+    "1.5B, LoRA": ("Qwen2.5-1.5B", 11.5, []),
+    "1.5B, QLoRA": ("Qwen2.5-1.5B", 11.5, ["model.load_in_4bit=true"]),
+    "tiny": ("tiny", 1.0, [
         "model.load_in_4bit=true", "model.max_response_tokens=32", "model.dtype=bfloat16",
-        "explorer.rollout_model.engine_type=transformers", "trainer.max_token_len_per_gpu=512"]),
+        "explorer.rollout_model.engine_type=transformers", "explorer.rollout_model.kv_cache_mib=null",
+        "explorer.rollout_model.gpu_memory_utilization=0.004", "trainer.max_token_len_per_gpu=512"]),
 }
 
 
@@ -50,12 +51,11 @@ def measured(given, name: str) -> dict:
     """One case: its steps, memory and estimate."""
     from ouroboros.pipeline.store import files, records, tables
 
-    shape, limit, engine, overrides = CASES[name]
+    shape, limit, overrides = CASES[name]
     model, root, gib = given.root / shape, given.root / f"case{list(CASES).index(name)}", card()
     if not model.exists():
         make_model(model, shape)
-    share = [f"explorer.rollout_model.gpu_memory_utilization={engine / gib:.4f}"] if gib else []
-    chosen = {one.partition("=")[0]: one for one in (*IN_TURNS, *overrides, *share, *given.overrides)}
+    chosen = {one.partition("=")[0]: one for one in (*IN_TURNS, *overrides, *given.overrides)}
     plan, stage = planned(root, model, given.steps, [*chosen.values()])
     plan.freeze()
     make_tasks(Path(next(one for one in plan.stages if one.name == "curate").directory), PROMPT)

@@ -30,7 +30,7 @@ from ouroboros.workflows.attempts.schedule import roll_out
 from ouroboros.workflows.attempts.traced import Traced
 from ouroboros.workflows.attempts.user_reward import Rule
 from ouroboros.workflows.engines import openai_engine
-from ouroboros.workflows.engines.open import open_one
+from ouroboros.workflows.engines.open import open_one, with_cache
 from ouroboros.workflows.engines.vllm_tools import import_parsers
 from ouroboros.workflows.protocol.engine import WAIT_SECONDS, BatchEngine, Engine, Reply, Request
 from ouroboros.workflows.protocol.outcomes import Outcome, RewardFunction, Sampling, decode
@@ -201,7 +201,8 @@ def _opened(settings: Config, asked: Asked, task: Task, stack: ExitStack):
         return tokenizer, Script(_replies(asked.script, task), tokenizer), settings
     directory = asked.checkpoint or _model(settings, stack)
     tokenizer = load_tokenizer(directory, settings.model)
-    return tokenizer, open_one(directory, settings, end_tokens(tokenizer, directory), False, None), settings
+    sized = with_cache(settings, directory)
+    return tokenizer, open_one(directory, sized, end_tokens(tokenizer, directory), False, None), settings
 
 
 def _character_tokenizer(settings: Config):

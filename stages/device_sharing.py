@@ -7,6 +7,7 @@ import torch
 from ouroboros.pipeline.check.memory import GIB, USABLE, engines
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.trainer import may_overlap
+from ouroboros.pipeline.store.checkpoints import weight_bytes
 from ouroboros.pipeline.store.errors import ConfigError
 from ouroboros.stages.recompute import needed
 
@@ -26,14 +27,14 @@ def resolve(config: Config, model: Path, images: bool) -> str | None:
         settings.overlap = asked is True
         return "engines answer while the trainer trains (trainer.overlap)" if settings.overlap else None
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    trains, answers = needed(config, model, images), engines(config, total)
+    trains, answers = needed(config, model, images), engines(config, total, weight_bytes(model))
     known = config.explorer.rollout_model.engine_type != "transformers" and not config.explorer.auxiliary_models
     fits = trains + answers <= USABLE * total
     figures = (f"the trainer needs about {trains / GIB:.1f} and engines {answers / GIB:.1f} of {total / GIB:.1f} GiB "
                "on each GPU")
     if asked is True and not fits:
         raise ConfigError(f"trainer.overlap=true, and {figures}, together more than {USABLE:.0%}. Lower "
-                          "explorer.rollout_model.gpu_memory_utilization, or set trainer.overlap=auto.")
+                          "explorer.rollout_model.gpu_memory_utilization or kv_cache_mib, or set trainer.overlap=auto.")
     settings.overlap = fits and (known or asked is True)
     if not known and not settings.overlap:
         return None

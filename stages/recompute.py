@@ -7,6 +7,7 @@ import torch
 from ouroboros.pipeline.check.memory import GIB, USABLE, beside, training, with_tower
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.setting import at
+from ouroboros.pipeline.store.checkpoints import weight_bytes
 from ouroboros.stages.learner.engine import policy
 from ouroboros.stages.learner.engine.attention import choose
 from ouroboros.stages.model_size import build, measure
@@ -26,7 +27,7 @@ def resolve(config: Config, model: Path, images: bool) -> str | None:
         return None
     needed_bytes = needed(config, model, images)
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    room = USABLE * total - beside(config, total)
+    room = USABLE * total - beside(config, total, weight_bytes(model))
     shared = at(config, "mode") == "colocate" and bool(at(config, "explorer.auxiliary_models"))
     settings.enable_gradient_checkpointing = shared or needed_bytes > room
     answer = "on" if settings.enable_gradient_checkpointing else "off"

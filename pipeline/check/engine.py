@@ -64,7 +64,7 @@ def of_stage(config: Config, plain: dict[str, Any] | None, gpus: Gpus, elsewhere
 
 def _beside_another(settings: RolloutModel) -> list[Problem]:
     """Warns of arguments of vLLM that another engine does not read."""
-    given = [name for name in ("extra_engine_args", "batch_invariant") if getattr(settings, name)]
+    given = [name for name in ("extra_engine_args", "batch_invariant", "kv_cache_mib") if getattr(settings, name)]
     return [] if not given or settings.engine_type == "scripted" else [Problem(
         " and ".join(f"{ENGINE}.{name}" for name in given), f"changes nothing with engine_type={settings.engine_type}: "
         "it is of vLLM.", "Take it out, or set engine_type=vllm.")]
@@ -150,9 +150,9 @@ def _without_gpus(settings) -> Iterator[Problem]:
         yield Problem(f"{ENGINE}.batch_invariant", "vLLM has such kernels for NVIDIA GPUs alone.", "Set false.",
                       found=True)
     room = memory_here()
-    if settings.kv_cache_mib * settings.engine_num << 20 > room:
+    if settings.bytes_on_cpu * settings.engine_num > room:
         yield Problem(f"{ENGINE}.kv_cache_mib", f"of {settings.engine_num} engine(s): more than this machine's "
-                      f"{room / 2**30:,.0f} GiB of memory.", "Lower it.", found=settings.kv_cache_mib)
+                      f"{room / 2**30:,.0f} GiB of memory.", "Lower it.", found=settings.bytes_on_cpu >> 20)
 
 
 def _refused(name: str, value) -> str | None:
@@ -272,7 +272,10 @@ def _cpu_layers(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> 
 def _cpu_attention(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> Iterator[str]:
     if said.get("index_topk"):
         yield "its sparse attention (index_topk) has kernels for GPUs alone"
-    block = arguments.get("block_size") or CPU_BLOCK
+    block = arguments.get("block_size", CPU_BLOCK) or 128  # vLLM's own
+    block = block if type(block) is int else CPU_BLOCK  # which another rule refuses
+    if block % CPU_BLOCK:
+        yield f"blocks of its cache have a multiple of {CPU_BLOCK} tokens, and extra_engine_args.block_size is {block}"
     if (chunk := said.get("attention_chunk_size")) and chunk % block:
         yield f"its attention goes by chunks of {chunk} tokens (attention_chunk_size); needed a multiple of {block}"
     if said.get("kv_lora_rank") and said.get("model_type") != "minicpm3":

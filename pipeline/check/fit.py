@@ -13,6 +13,7 @@ from ouroboros.pipeline.check.memory import (
     Training,
     asleep,
     beside,
+    beyond_share,
     engines,
     kept_logprobs,
     layer_tokens,
@@ -27,10 +28,9 @@ from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.job.shares import all_auxiliary_gpus, answering_gpus, engine_gpus, held_gpus
 from ouroboros.pipeline.settings.combinations import four_bits
 from ouroboros.pipeline.settings.config import Config, longest_sequence, resolve_dtype
-from ouroboros.pipeline.settings.explorer import PROMPT_PIECE
+from ouroboros.pipeline.settings.explorer import ENGINE_BYTES, PROMPT_PIECE
 from ouroboros.pipeline.settings.images import may_have_images
 from ouroboros.pipeline.settings.model import TEACHER, Model
-from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.settings.trainer import must_overlap
 from ouroboros.pipeline.settings.unused import without_teacher
 from ouroboros.pipeline.store.errors import Problem
@@ -133,8 +133,9 @@ def resolved(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Con
     """Returns the configuration with `auto` of gradient checkpointing resolved, if the GPU's memory is known."""
     if not gpus.gib:
         return config
-    room = USABLE * gpus.gib * GIB - judges - beside(config, gpus.gib * GIB)
-    chosen = recomputes(size, config, element_bytes(config, gpus), room)
+    element, total = element_bytes(config, gpus), gpus.gib * GIB
+    room = USABLE * total - judges - beside(config, total, element * size.parameters)
+    chosen = recomputes(size, config, element, room)
     return config.but("trainer.enable_gradient_checkpointing", chosen)
 
 
@@ -178,13 +179,18 @@ def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
     """Reports `trainer.overlap=true` where trainer, engines and auxiliary models together exceed USABLE of a GPU."""
     if not must_overlap(config):
         return None
-    trainer, answering = training(size, config, element_bytes(config, gpus)).peak, engines(config, gpus.gib * GIB)
+    element, settings = element_bytes(config, gpus), config.explorer.rollout_model
+    trainer = training(size, config, element).peak
+    answering = engines(config, gpus.gib * GIB, element * size.parameters)
     excess = trainer + answering + judges - USABLE * gpus.gib * GIB
     if excess <= 0:
         return None
     of_judges = f" and {judges / GIB:.1f} for auxiliary models" if judges else ""
     share = f"{ENGINE}.gpu_memory_utilization"
-    most = math.floor(100 * (at(config, share) - excess / (gpus.gib * GIB))) / 100
+    most: float = math.floor(100 * (settings.gpu_memory_utilization - excess / (gpus.gib * GIB))) / 100
+    if settings.kv_cache_mib is not None:
+        share, sharing = f"{ENGINE}.kv_cache_mib", settings.on_gpu(element * size.parameters, gpus.gib * GIB)
+        most = settings.kv_cache_mib - math.ceil(excess / sharing / 2**20)
     fits = most > 0 and not engine_problem(size, config.but(share, most), gpus)
     lower = f"Set {share}={most:g}" if fits else "Lower trainer.max_token_len_per_gpu"
     return Problem("trainer.overlap", f"needs about {trainer / GIB:.1f} GiB for the trainer and "
@@ -238,20 +244,28 @@ def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) ->
 
     others: bytes that an idle trainer and auxiliary models hold on the same GPU.
     """
-    element, share = element_bytes(config, gpus), config.explorer.rollout_model.gpu_memory_utilization
+    element, settings = element_bytes(config, gpus), config.explorer.rollout_model
     engine, longest, whole = rollout(size, config, element, gpus.gib), workload(config).longest, gpus.gib * GIB
-    needed, kept = engine.weights + engine.token * longest, kept_logprobs(config)
-    room = whole - others - kept
-    if needed <= engine.share and share * whole <= room:
+    needed, kept, weights = engine.weights + engine.token * longest, kept_logprobs(config), element * size.parameters
+    beyond, held = beyond_share(config, whole, weights), settings.held(weights, whole)
+    room = whole - others - kept - beyond
+    if needed <= engine.share and held <= room:
         return None
+    key = "gpu_memory_utilization"
     least, most = math.ceil(100 * needed / whole) / 100, math.floor(100 * room / whole) / 100
+    parts = f"; in turns with a trainer it takes {beyond / GIB:.1f} besides" if beyond else ""
+    if settings.kv_cache_mib is not None and settings.engine_type == "vllm":
+        sharing = settings.on_gpu(weights, whole)
+        key, least = "kv_cache_mib", max(math.ceil(engine.token * longest / 2**20), 1)
+        most = settings.kv_cache_mib + math.floor((room - held) / sharing / 2**20)
+        parts = (f"; with {ENGINE_BYTES / GIB:.1f} for activations and graphs {sharing} "
+                 f"{'engine takes' if sharing == 1 else 'engines take'} {held / GIB:.1f}")
     advice = f"Set it between {least} and {most}." if least <= most else (
         "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs"
         f"{', or mode=both with separate GPUs' if config.mode == 'colocate' else ''}.")
-    return Problem("explorer.rollout_model.gpu_memory_utilization", f"the engine has {engine.share / GIB:.1f} of "
-                   f"{gpus.gib:g} GiB on each GPU and needs {needed / GIB:.1f} for weights and one sequence of "
-                   f"{longest:,} tokens; trainer and auxiliary models keep {others / GIB:.1f}{_logprobs(kept)}.",
-                   advice, found=share)
+    return Problem(f"{ENGINE}.{key}", f"the engine has {engine.share / GIB:.1f} of {gpus.gib:g} GiB on each GPU and "
+                   f"needs {needed / GIB:.1f} for weights and one sequence of {longest:,} tokens{parts}; trainer and "
+                   f"auxiliary models keep {others / GIB:.1f}{_logprobs(kept)}.", advice, found=getattr(settings, key))
 
 
 def gpu_words(config: Config, gpus: Gpus) -> str:
@@ -349,7 +363,7 @@ def prompt_logits(teacher: Size, config: Config, element: int) -> float:
 def tight_teacher(teacher: Size, config: Config, element: int, gib: float) -> Problem | None:
     """Reports an engine whose share of a GPU of `gib` does not hold its teacher. element: bytes of a weight."""
     one, place = config.own_teacher, config.explorer.auxiliary_models.index(config.own_teacher)
-    own = config.but(f"{ENGINE}.engines_per_gpu", 1)
+    own = config.but(f"{ENGINE}.engines_per_gpu", 1).but(f"{ENGINE}.kv_cache_mib", None)
     for name in ("tensor_parallel_size", "gpu_memory_utilization"):
         own = own.but(f"{ENGINE}.{name}", getattr(one, name))
     engine = rollout(teacher, own, element, gib)

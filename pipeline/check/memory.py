@@ -14,7 +14,7 @@ from ouroboros.pipeline.settings.algorithms import facts
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.lora import BLOCK
 from ouroboros.pipeline.settings.setting import at
-from ouroboros.pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles, leaves_gpu, must_overlap
+from ouroboros.pipeline.settings.trainer import KERNEL_ENTRIES, Trainer, compiles, leaves_gpu, may_overlap, must_overlap
 from ouroboros.pipeline.settings.truncation import most_kept
 
 GIB = 2**30
@@ -23,6 +23,7 @@ OF_SCORED = 25  # the same in the head: id in 64 bits, logit, softmax, their pro
 OF_REST = 12  # bytes an entry of the logits without a teacher's likeliest tokens, and of two gradients
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
 BUCKET = 500_000_000  # elements per reduce bucket of DeepSpeed
+ALONE = 2.2 * GIB  # of one engine in turns with a trainer, besides its share (benchmarks/gpu_families.md)
 ASLEEP = 1.2 * GIB  # of an engine besides weights and cache: CUDA context, graphs, workspaces (benchmarks/gpu_path.md)
 CONTEXT = 0.6 * GIB  # of a trainer's process besides its tensors: CUDA context, workspaces (benchmarks/gpu_two.md)
 NCCL = 1.2 * GIB  # of its buffers, on each GPU of several ranks or of an engine (benchmarks/gpu_two.md)
@@ -252,8 +253,8 @@ class Rollout:
 
 
 def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
-    """Returns the memory of an engine on each of its GPUs of `gib`: its part of `gpu_memory_utilization`, c P / t of
-    that weights. (Room for an adapter is less than a hundredth of that, and left out.)
+    """Returns the memory of an engine on each of its GPUs of `gib`: its part of `gpu_memory_utilization`, or weights
+    and `kv_cache_mib`; c P / t of it are weights. (Room for an adapter is less than a hundredth of that, and left out.)
 
     One token's cache: key and value of every layer, 2 c L times the key/value heads of this GPU (at least one) times
     their width; of latent attention the one narrow vector, c L times its width, on each GPU.
@@ -262,16 +263,28 @@ def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
     parts = settings.tensor_parallel_size
     cached = size.latent or 2 * math.ceil(size.key_value_heads / parts) * size.head_width
     shared_by = 1 if settings.engines_per_gpu == "auto" else settings.engines_per_gpu  # auto: 2 if both fit
-    return Rollout(settings.gpu_memory_utilization * gib * GIB / shared_by, element * size.parameters / parts,
-                   element * sum(count for count, _ in size.layers) * cached)
+    weights, share = element * size.parameters / parts, settings.gpu_memory_utilization * gib * GIB / shared_by
+    if settings.kv_cache_mib is not None and settings.engine_type == "vllm":
+        share = weights + (settings.kv_cache_mib << 20)
+    return Rollout(share, weights, element * sum(count for count, _ in size.layers) * cached)
 
 
-def engines(config: Config, total: float) -> float:
-    """Returns the bytes that the engines on a GPU of `total` bytes hold; none where they are on a server."""
+def engines(config: Config, total: float, weights: float) -> float:
+    """Returns the bytes that the engines on a GPU of `total` bytes hold; none where they are on a server. weights: the
+    model's."""
     if config.explorer.rollout_model.engine_type == "openai":
         return 0
     settings = config.explorer.rollout_model
-    return settings.gpu_memory_utilization * total + kept_logprobs(config) + NCCL * (settings.tensor_parallel_size > 1)
+    return settings.held(weights, total) + kept_logprobs(config) + NCCL * (settings.tensor_parallel_size > 1)
+
+
+def beyond_share(config: Config, total: float, weights: float) -> float:
+    """Returns the bytes that one vllm engine and the trainer, in turns on a GPU, were measured to hold besides the
+    share that the engine measures for itself; several have a reserve for it (workflows/engines/open.py)."""
+    settings = config.explorer.rollout_model
+    measures = settings.engine_type == "vllm" and settings.kv_cache_mib is None and not may_overlap(config)
+    in_turns = measures and config.mode == "colocate" and config.kind.trains
+    return ALONE if in_turns and settings.on_gpu(weights, total) == 1 else 0.0
 
 
 def asleep(config: Config) -> float:
@@ -283,9 +296,9 @@ def asleep(config: Config) -> float:
     return ASLEEP * (several if settings.engines_per_gpu == "auto" else settings.engines_per_gpu)
 
 
-def beside(config: Config, total: float) -> float:
-    """Returns the bytes that engines hold on a GPU of `total` while the trainer works there."""
-    return engines(config, total) if must_overlap(config) else asleep(config)
+def beside(config: Config, total: float, weights: float) -> float:
+    """Returns the bytes that engines hold on a GPU of `total` while the trainer works there. weights: the model's."""
+    return engines(config, total, weights) if must_overlap(config) else asleep(config)
 
 
 def kept_logprobs(config: Config) -> int:

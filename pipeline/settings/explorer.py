@@ -18,15 +18,15 @@ ISOLATED = {"code_reward": "auto", "reasoning_gym_reward": "namespaces"}  # unle
 BY_THEMSELVES = tuple(name for name, one in WORKFLOWS.items() if one.acts_by_itself)
 
 # arguments of vllm.LLM that the product passes itself -> the setting to use in their place; None: there is none
-_MEMORY = "explorer.rollout_model.gpu_memory_utilization (on a CPU kv_cache_mib)"
 OWN_ENGINE_ARGS: dict[str, str | None] = {
     **dict.fromkeys(("model", "tokenizer", "revision", "tokenizer_revision"), "model.model_path"),
     "hf_overrides": "model.override_config", "dtype": "model.dtype", "seed": "explorer.rollout_model.seed",
     "max_model_len": "model.max_prompt_tokens, model.max_response_tokens or model.max_model_len",
-    **{name: f"explorer.rollout_model.{name}" for name in ("max_num_seqs", "tensor_parallel_size", "enforce_eager")},
+    **{name: f"explorer.rollout_model.{name}" for name in (
+        "max_num_seqs", "tensor_parallel_size", "enforce_eager", "gpu_memory_utilization")},
     **dict.fromkeys(("pipeline_parallel_size", "prefill_context_parallel_size", "nnodes"),
                     "explorer.rollout_model.tensor_parallel_size"),  # the only number of GPUs that is counted
-    "gpu_memory_utilization": _MEMORY, "kv_cache_memory_bytes": _MEMORY, "enable_sleep_mode": "mode=colocate",
+    "kv_cache_memory_bytes": "explorer.rollout_model.kv_cache_mib", "enable_sleep_mode": "mode=colocate",
     **dict.fromkeys(("enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank"), "model.lora_configs"),
     "generation_config": "model.temperature, model.top_p or model.top_k",
     "disable_log_stats": "explorer.runner_concurrency=auto", "trust_remote_code": "model.trust_remote_code",
@@ -77,6 +77,11 @@ def why_absent(key: str) -> str | None:
     return "its weights are loaded in its dtype." if without_bits and "auxiliary_models" in place else None
 
 
+SMALL = 0.2  # share of the engines' memory that the weights of two on a GPU may take
+LARGEST = 0.9  # share of a GPU that two engines with caches of a given size may take
+ENGINE_BYTES = 4.2 * 2**30  # an engine's context, graphs, activations and workspaces; of 1.5B and 7B (gpu_path.md)
+
+
 class RolloutModel(Section):
     engine_type: str = setting("vllm", "vllm, transformers (plain generate) or openai (the server of `external`, "
                                        "in evaluations and with mode=explore; depends on time)",
@@ -88,7 +93,8 @@ class RolloutModel(Section):
         "auto", "vLLM engines that share each GPU and its part gpu_memory_utilization; auto: 2 where both copies of "
                 "the weights take at most a fifth of that part, else 1", choices=("auto", 1, 2, 3, 4), how=True)
     gpu_memory_utilization: float = setting(0.9, "share of GPU memory for the engine", gt=0, le=1, how=True)
-    kv_cache_mib: int = setting(64, "size of the key/value cache on CPU, MiB", ge=1, how=True)
+    kv_cache_mib: int | None = setting(None, "size of each vLLM engine's key/value cache, MiB; null: 64 on a CPU, on a "
+                                             "GPU what gpu_memory_utilization leaves", ge=1, how=True)
     max_num_seqs: int = setting(256, "number of sequences decoded at once", ge=1, how=True)
     enforce_eager: bool = setting(False, "no CUDA graphs: starts sooner, decodes slower", how=True)
     batch_invariant: bool = setting(False, "vLLM's kernels whose results do not depend on the batch, so that responses "
@@ -97,6 +103,36 @@ class RolloutModel(Section):
     seed: int | None = setting(None, "base of all request seeds; null: the run's seed", acts="never")
     extra_engine_args: dict[str, Any] = setting({}, "arguments passed to vllm.LLM as they are; none that other "
                                                     "settings decide")
+
+    @property
+    def bytes_on_cpu(self) -> int:
+        """The size of an engine's key/value cache on a CPU."""
+        return (self.kv_cache_mib or 64) << 20
+
+    def on_gpu(self, weights: float, total: float) -> int:
+        """Returns how many engines share a GPU of `total` bytes: `engines_per_gpu`, with `auto` resolved.
+
+        An engine of a small model leaves its GPU idle most of the time, while Python prepares the next decoding step: a
+        second engine fills these gaps. weights: bytes of the whole model.
+        """
+        if self.engine_type != "vllm":
+            return 1
+        if self.engines_per_gpu != "auto":
+            return self.engines_per_gpu
+        part = total * (self.gpu_memory_utilization if self.kv_cache_mib is None else LARGEST)
+        fits = self.kv_cache_mib is None or 2 * self.with_cache(weights) <= part
+        return 2 if 0 < 2 * weights <= SMALL * part and fits and self.tensor_parallel_size == 1 else 1
+
+    def with_cache(self, weights: float) -> float:
+        """Returns the bytes that an engine of these weights with `kv_cache_mib` takes on each of its GPUs."""
+        return weights / self.tensor_parallel_size + (self.kv_cache_mib << 20) + ENGINE_BYTES
+
+    def held(self, weights: float, total: float) -> float:
+        """Returns the bytes of a GPU of `total` that its engines hold: the share of `gpu_memory_utilization`, or, with
+        `kv_cache_mib`, the weights, caches and ENGINE_BYTES of each. weights: bytes of the whole model."""
+        if self.kv_cache_mib is None or self.engine_type != "vllm":
+            return self.gpu_memory_utilization * total
+        return self.on_gpu(weights, total) * self.with_cache(weights)
 
     @rule
     def _own_arguments(self):

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import bitsandbytes  # noqa: F401  (an adapter's layers import it, and it looks then for a GPU)
 import pytest
 import torch
 

@@ -202,6 +202,16 @@ def test_an_engine_that_shares_its_gpu_leaves_memory_to_activations(
     assert found == given | ({"kv_cache_memory_bytes": expected} if expected else {})
 
 
+@pytest.mark.parametrize(("number", "cache", "part"), [("auto", 1024, 0.01), (2, 1024, 0.01), (1, 200 << 10, 1.0)])
+def test_a_cache_of_a_given_size_is_what_the_engine_takes(monkeypatch, settings, tmp_path, number, cache, part):
+    """vLLM is told of the cache, 1 of 100 GiB, or of the share where that is less: it asks whether that is free."""
+    config = _sharing(monkeypatch, settings, tmp_path, number, 1)
+    config.explorer.rollout_model.kv_cache_mib = cache
+    found = with_cache(config, tmp_path).explorer.rollout_model
+    assert found.gpu_memory_utilization == pytest.approx(part)
+    assert found.extra_engine_args == {"kv_cache_memory_bytes": cache << 20}
+
+
 def test_a_gpu_too_small_for_its_engines_is_refused(monkeypatch, settings, tmp_path):
     config = _sharing(monkeypatch, settings, tmp_path, 10, 9)
     with refuses(ConfigError, "gpu_memory_utilization", "10.0 GiB"):

@@ -178,7 +178,7 @@ def test_a_cache_too_small_for_all_requests_changes_no_answer(engine, opened, mo
     preempt, preempted = scheduler._preempt_request, []
     monkeypatch.setattr(scheduler, "_preempt_request", lambda request, *rest, **named: (
         preempted.append(request.num_output_tokens), preempt(request, *rest, **named)))
-    asked = requests(64, 120, 127, tokens=24)  # each begins in one block of 128 tokens and ends in two
+    asked = requests(64, 120, 127, tokens=24)  # each needs another block within its answer
     assert_equal(small.generate(asked), engine.generate(asked))
     assert max(preempted) > 0, "no request was interrupted in its answer"
 

@@ -67,6 +67,7 @@ class KeptLogprobs:
             if not self._free:
                 self._grow()
             self._line_of[number] = self._free.pop()
+            self.values[self._line_of[number]] = float("nan")  # of a request before
         return self._line_of[number]
 
     def _grow(self) -> None:
@@ -108,7 +109,7 @@ def of_first(runner) -> Callable:
     """`batch_of` the first one without asynchronous scheduling, whose batch has the tokens before the sampled one."""
     import torch
 
-    def batch(**_) -> tuple:
+    def batch(*_, **__) -> tuple:
         held = runner.input_batch
         return held.req_ids, torch.from_numpy(held.num_tokens_no_spec[: held.num_reqs]).long()
 

@@ -12,7 +12,6 @@ from ouroboros.pipeline.store.model_engine import images_problem
 from ouroboros.workflows.protocol.engine import Engine
 from ouroboros.workflows.protocol.hugging_face import read_config
 
-SMALL = 0.2  # share of the engines' memory that the weights of two may take
 RESERVED = 0.1  # of the memory of an engine that shares its GPU: activations, CUDA graphs, CUDA's context
 RESERVED_BYTES = 2 << 30  # at least; a 0.5B shape takes 1.2 GiB (benchmarks/gpu_path.md)
 
@@ -77,38 +76,36 @@ def open_engine(
 
 
 def engines_per_gpu(config, model: Path) -> int:
-    """Returns how many engines share a GPU: `explorer.rollout_model.engines_per_gpu`, with `auto` resolved.
-
-    An engine of a small model leaves its GPU idle most of the time, while Python prepares the next decoding step: a
-    second engine fills these gaps. 1 on CPU, where engines have their own cores.
-    """
-    settings, gpus = config.explorer.rollout_model, planned_gpus(config.cluster)
-    if settings.engine_type != "vllm" or not visible_gpus(config.cluster.gpu_per_node):
+    """Returns how many engines share a GPU. 1 on CPU, where engines have their own cores."""
+    if not visible_gpus(config.cluster.gpu_per_node):
         return 1
-    if settings.engines_per_gpu != "auto":
-        return settings.engines_per_gpu
-    small = gpus.gib and 2 * weight_bytes(model) <= SMALL * settings.gpu_memory_utilization * gpus.gib * 2**30
-    return 2 if small and settings.tensor_parallel_size == 1 else 1
+    return config.explorer.rollout_model.on_gpu(weight_bytes(model), (planned_gpus(config.cluster).gib or 0) * 2**30)
 
 
 def with_cache(config, model: Path):
-    """Returns the settings of an engine with the size of its key/value cache, where it shares its GPU with others,
-    with auxiliary models or with a trainer that may train meanwhile.
+    """Returns the settings of an engine with the size of its key/value cache, where `kv_cache_mib` gives it, or where
+    it shares its GPU with others, with auxiliary models or with a trainer that may train meanwhile.
 
     Otherwise vLLM measures what its weights and activations leave of its part of the memory, and would count what those
     next to it allocate while it starts. config: with that part as `gpu_memory_utilization`. Raises
     ConfigError when nothing is left.
     """
     settings = config.explorer.rollout_model
+    cache = settings.kv_cache_mib
     if settings.engine_type != "vllm" or (
-            settings.engines_per_gpu in ("auto", 1) and not may_overlap(config)
+            cache is None and settings.engines_per_gpu in ("auto", 1) and not may_overlap(config)
             and not (at(config, "mode") == "colocate" and config.explorer.auxiliary_models)):
         return config
     import torch
 
     if not torch.cuda.is_available():
         return config
-    memory = int(settings.gpu_memory_utilization * torch.cuda.get_device_properties(0).total_memory)
+    total = torch.cuda.get_device_properties(0).total_memory
+    if cache is not None:  # the part that vLLM is told of must be free when it starts, and means nothing after that
+        return config.but("explorer.rollout_model", settings.merged({
+            "gpu_memory_utilization": min((cache << 20) / total, settings.gpu_memory_utilization),
+            "extra_engine_args": {"kv_cache_memory_bytes": cache << 20}}))
+    memory = int(settings.gpu_memory_utilization * total)
     weights = weight_bytes(model) // settings.tensor_parallel_size
     reserved = max(RESERVED_BYTES, int(RESERVED * memory))
     if weights + reserved >= memory:

@@ -43,6 +43,7 @@ ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it does not support per-request seeds
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # of an engine on several GPUs: this process may have seen them
     "TOKENIZERS_PARALLELISM": "false",
+    "TRITON_CACHE_AUTOTUNING": "1",  # kernels of recurrent layers are tuned for minutes, else by each process again
 }
 # Engines that start together would find the same free port, as each takes it a moment later: each searches from one of
 # its own, below those that a system hands out (32768 on Linux).
@@ -135,7 +136,8 @@ class VllmEngine(Engine):
         self.started = IMPORTED | {"compilation": compiled, "weights, cache and graphs": opened}
         running = self._llm.llm_engine.vllm_config
         second = self._gpu and _runs_second(running)
-        self._keeps = second or not (self._gpu or running.parallel_config.world_size > 1)
+        # with Triton for CPUs vLLM's second runner may answer there too, which hands its log-probs over
+        self._keeps = second or not (self._gpu or running.use_v2_model_runner or running.parallel_config.world_size > 1)
         if truncates(config):
             self._llm.collective_rpc("keep_sets", args=(second,))
         if self._keeps:
@@ -329,7 +331,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
     if not gpu:
         # vLLM keeps prefixes of recurrent states with chunked prompts alone, and has blocks of their size
         more = {"enable_prefix_caching": False} if recurrent_layers(known.to_dict()) else {"block_size": CPU_BLOCK}
-        device = {"kv_cache_memory_bytes": settings.kv_cache_mib << 20, **WHOLE_PROMPTS, **more}
+        device = {"kv_cache_memory_bytes": settings.bytes_on_cpu, **WHOLE_PROMPTS, **more}
     return {
         "model": str(model),
         "dtype": resolve_dtype(limits.dtype, gpu),

@@ -1,12 +1,13 @@
 """Whether a stage fits its GPUs, and which settings are named when it does not."""
 
+import json
 import re
 from dataclasses import asdict, replace
 
 import pytest
 
 from ouroboros.pipeline.check import fit
-from ouroboros.pipeline.check.memory import GIB, USABLE, training
+from ouroboros.pipeline.check.memory import GIB, USABLE, beyond_share, training
 from ouroboros.pipeline.check.model_size import Sizes, Tower, named, question
 from ouroboros.pipeline.compose.recipe import effective
 from ouroboros.pipeline.job.devices import Gpus
@@ -172,6 +173,40 @@ def test_an_engine_needs_room_for_its_weights_and_one_sequence(share, gib, mode,
     config = rft(mode=mode, explorer__rollout_model__gpu_memory_utilization=share)
     problem = fit.engine_problem(LARGE, config, gpus(1, float(gib)), others * GIB)
     assert problem is None if words is None else words in problem
+
+
+@pytest.mark.parametrize(("cache", "gib", "words"), [
+    (112, 24, None), (111, 24, "Set it between 112 and"), (8192, 24, "Set it between 112 and 5747."),
+    (112, 16, "with 4.2 for activations and graphs 1 engine takes 18.5")])
+def test_a_cache_of_a_given_size_holds_a_sequence_and_fits(cache, gib, words):
+    """2,048 tokens x 56 KiB are 112 MiB. 24 GiB less 14.1855 of weights, 4.2 and 2 MiB of log-probs leave 5,747 MiB."""
+    config = rft(explorer__rollout_model__kv_cache_mib=cache, explorer__rollout_model__engines_per_gpu=1)
+    problem = fit.engine_problem(LARGE, config, gpus(1, float(gib)))
+    assert problem is None if words is None else (problem.key.endswith("kv_cache_mib") and words in problem)
+
+
+@pytest.mark.parametrize(("settings", "weights", "beyond"), [
+    ({"engines_per_gpu": 1}, 1, 2.2), ({}, 20, 2.2), ({}, 1, 0), ({"engines_per_gpu": 2}, 1, 0),
+    ({"engines_per_gpu": 1, "kv_cache_mib": 64}, 1, 0), ({"engines_per_gpu": 1, "engine_type": "transformers"}, 1, 0)])
+def test_one_engine_in_turns_with_a_trainer_holds_more_than_its_share(settings, weights, beyond):
+    """Two engines, of a GPU of 80 GiB where both weights are at most 14.4, have a tenth of their share for it."""
+    config = rft(mode="colocate", synchronizer__sync_offset=0,
+                 **{f"explorer__rollout_model__{key}": value for key, value in settings.items()})
+    assert beyond_share(config, 80 * GIB, weights * GIB) == beyond * GIB
+    for key, value in (("mode", "both"), ("synchronizer.sync_offset", 1)):
+        assert beyond_share(config.but(key, value), 80 * GIB, weights * GIB) == 0
+
+
+def test_the_advice_on_engines_that_are_too_large_at_once_helps():
+    """Whether the share or the size of the cache decides, and with one engine as with two."""
+    for given in ({"gpu_memory_utilization": 0.5}, {"kv_cache_mib": 60000, "gpu_memory_utilization": 0.1}):
+        config = rft(mode="colocate", synchronizer__sync_offset=1, trainer__overlap=True,
+                     explorer__rollout_model__engines_per_gpu=1,
+                     **{f"explorer__rollout_model__{key}": value for key, value in given.items()})
+        (problem,) = fit.beyond_memory(SMALL, config, gpus(1, 100.0))
+        key, value = re.search(r"Set (\S+)=(\S+),", problem).groups()
+        assert key.rpartition(".")[2] == next(iter(given))
+        assert fit.beyond_memory(SMALL, config.but(key, json.loads(value)), gpus(1, 100.0)) == []
 
 
 @pytest.mark.parametrize(("seqs", "engines", "kind", "fits"), [

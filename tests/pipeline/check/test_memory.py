@@ -38,7 +38,8 @@ def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chu
 
 
 def engine(**settings):
-    return Config.partial({"explorer": {"rollout_model": {"engines_per_gpu": "auto", **settings}}})
+    return Config.partial({"explorer": {"rollout_model": {"engines_per_gpu": "auto", "engine_type": "vllm",
+                                                          "kv_cache_mib": None, **settings}}})
 
 
 @pytest.mark.parametrize(("engines", "wanted"), [("auto", 4 * 8 * 102), (3, 4 * 3 * 8 * 102)])
@@ -261,6 +262,15 @@ def test_an_engine_has_its_share_less_its_weights_for_the_cache():
     assert found.tokens == int((72 * GIB - P) // 6144)
     config.explorer.rollout_model.gpu_memory_utilization = 0.001
     assert rollout(SMALL, config, 2, 80.0).tokens == 0
+
+
+def test_an_engine_may_have_a_cache_of_a_given_size():
+    """1,500 MiB of tokens of 12,288 bytes are 128,000; two engines of 2 P of weights, 4.2 GiB for activations each."""
+    config = engine(gpu_memory_utilization=0.9, tensor_parallel_size=1, kv_cache_mib=1500)
+    assert rollout(SMALL, config, 2, 80.0).tokens == 128_000
+    both = config.explorer.rollout_model
+    assert both.held(2 * P, 80 * GIB) == 2 * (2 * P + 1500 * 2**20 + 4.2 * GIB)
+    assert both.held(16 * GIB, 80 * GIB) == 16 * GIB + 1500 * 2**20 + 4.2 * GIB  # too large for two
 
 
 def test_latent_attention_caches_one_narrow_vector_on_every_gpu():
