@@ -146,6 +146,9 @@ class RolloutModel(Section):
                 yield Problem(f"extra_engine_args.{path}", _unproved(name), "Leave it out.", found=value)
 
 
+# tokens of a block of the key/value cache on a CPU, the least that its kernels are made for: rows share whole blocks of
+# their prompts, and chunks of attention are cut into them. vLLM's own default is 128
+CPU_BLOCK = 32
 PROMPT_PIECE = 1024  # tokens of a teacher's prompts that its engine computes at once on a GPU
 
 

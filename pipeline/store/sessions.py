@@ -17,6 +17,13 @@ def new(threads: int):
 
 
 @cache
+def one():
+    """Returns a session of this process with one thread, each question through a `cursor()`: its answer is always the
+    same, sums and what SQL leaves open too."""
+    return new(1)
+
+
+@cache
 def shared():
     """Returns a session of this process for short questions, each through a `cursor()`: to open a session takes 20 ms.
 
