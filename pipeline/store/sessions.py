@@ -18,8 +18,7 @@ def new(threads: int):
 
 @cache
 def one():
-    """Returns a session of this process with one thread, each question through a `cursor()`: its answer is always the
-    same, sums and what SQL leaves open too."""
+    """Returns a session of one thread, whose answers are always the same, each through a `cursor()`."""
     return new(1)
 
 
