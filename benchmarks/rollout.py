@@ -40,7 +40,7 @@ def bare(engine: VllmEngine, prompts: list[list[int]], seeds: list[int], config)
     sampling = [
         SamplingParams(
             temperature=model.temperature, top_p=model.top_p, top_k=model.top_k, max_tokens=model.max_response_tokens,
-            seed=seed, logprobs=0, flat_logprobs=True, detokenize=False, stop_token_ids=engine._stop,
+            seed=seed, logprobs=1, flat_logprobs=True, detokenize=False, stop_token_ids=engine._stop,
             output_kind=RequestOutputKind.FINAL_ONLY,
         ) for seed in seeds
     ]

@@ -59,7 +59,7 @@ def rounds(engine: VllmEngine, prompts: list, seeds: list[int], sampling: Sampli
                  for prompt, seed in zip(prompts, seeds, strict=True)]
         outputs = engine._llm.generate([{"prompt_token_ids": r.prompt_tokens} for r in asked],
                                        [engine._parameters(r) for r in asked], use_tqdm=False)
-        replies = [_reply(output.outputs[0]) for output in outputs]
+        replies = [_reply(output.outputs[0], []) for output in outputs]
         found.append([reply.tokens for reply in replies])
         if turn + 1 < turns:
             time.sleep(max(seconds_of(kind, attempt, turn) for attempt in range(len(prompts))))

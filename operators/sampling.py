@@ -75,7 +75,7 @@ def chosen_strategy(algorithm) -> tuple[str, partial]:
 def selected(query: str, candidates: pa.Table, experts: int) -> tuple[list[str], list[int]]:
     """Ids of the rollouts that a query selects, and places of the expert rows, 0 .. experts - 1, each in its order."""
     places = pa.array(range(experts), pa.int64())
-    with sessions.new(threads=1) as session:
+    with sessions.one().cursor() as session:
         session.register("candidates", candidates)
         session.register("experts", pa.table({"experience_id": places.cast(pa.string()), "position": places}))
         found = session.sql(query).fetchall()

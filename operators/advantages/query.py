@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from ouroboros.pipeline.store import sessions
 from ouroboros.pipeline.store.errors import DataError
 from ouroboros.pipeline.store.lazy import np, pa, pc
@@ -55,12 +53,6 @@ def refuse_infinite(batch: pa.Table, name: str) -> None:
 
 def ask(batch: pa.Table, query: str, *columns: str) -> pa.Table:
     """The result of DuckDB for `query` over the view `batch`, with experience_id and the named columns."""
-    with _database().cursor() as session:
+    with sessions.one().cursor() as session:  # batches are small, and the trainer's cores are busy
         session.register("batch", batch.select(["experience_id", *columns]))
         return session.sql(query).to_arrow_table()
-
-
-@cache
-def _database():
-    """One connection per process: opening one takes longer than most queries."""
-    return sessions.new(1)  # batches are small, and the trainer's cores are busy

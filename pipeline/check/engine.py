@@ -17,7 +17,7 @@ from typing import Any
 
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.settings.config import Config, resolve_dtype
-from ouroboros.pipeline.settings.explorer import RolloutModel
+from ouroboros.pipeline.settings.explorer import CPU_BLOCK, RolloutModel
 from ouroboros.pipeline.settings.reward_rules import answered
 from ouroboros.pipeline.store.architecture import text_part
 from ouroboros.pipeline.store.errors import Problem, nearest
@@ -28,7 +28,6 @@ ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
 WORDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
 PLAIN = {"int": int, "float": (int, float), "bool": bool, "str": str, "None": type(None)}
 HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # widths with kernels: v1/attention/backends/cpu_attn.py
-BLOCK = 128  # tokens of a block of the KV cache, which chunks of attention are cut into
 WIDTHS = ("head_dim", "global_head_dim", "swa_head_dim")
 MAMBA_1 = {"falcon_mamba", "jamba", "mamba"}
 DELTA = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}  # gated delta rule with a kernel for CPUs
@@ -273,7 +272,10 @@ def _cpu_layers(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> 
 def _cpu_attention(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> Iterator[str]:
     if said.get("index_topk"):
         yield "its sparse attention (index_topk) has kernels for GPUs alone"
-    block = arguments.get("block_size") or BLOCK
+    block = arguments.get("block_size", CPU_BLOCK) or 128  # vLLM's own
+    block = block if type(block) is int else CPU_BLOCK  # which another rule refuses
+    if block % CPU_BLOCK:
+        yield f"blocks of its cache have a multiple of {CPU_BLOCK} tokens, and extra_engine_args.block_size is {block}"
     if (chunk := said.get("attention_chunk_size")) and chunk % block:
         yield f"its attention goes by chunks of {chunk} tokens (attention_chunk_size); needed a multiple of {block}"
     if said.get("kv_lora_rank") and said.get("model_type") != "minicpm3":

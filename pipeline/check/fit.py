@@ -258,8 +258,7 @@ def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) ->
         sharing = settings.on_gpu(weights, whole)
         key, least = "kv_cache_mib", max(math.ceil(engine.token * longest / 2**20), 1)
         most = settings.kv_cache_mib + math.floor((room - held) / sharing / 2**20)
-        parts = (f"; with {ENGINE_BYTES / GIB:.1f} for activations and graphs {sharing} "
-                 f"{'engine takes' if sharing == 1 else 'engines take'} {held / GIB:.1f}")
+        parts = f" ({sharing} of them, with {ENGINE_BYTES / GIB:.1f} each for activations, take {held / GIB:.1f})"
     advice = f"Set it between {least} and {most}." if least <= most else (
         "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs"
         f"{', or mode=both with separate GPUs' if config.mode == 'colocate' else ''}.")

@@ -270,8 +270,7 @@ def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
 
 
 def engines(config: Config, total: float, weights: float) -> float:
-    """Returns the bytes that the engines on a GPU of `total` bytes hold; none where they are on a server. weights: the
-    model's."""
+    """Returns the bytes that engines hold on a GPU of `total`; none those of a server. weights: the model's."""
     if config.explorer.rollout_model.engine_type == "openai":
         return 0
     settings = config.explorer.rollout_model
@@ -282,9 +281,8 @@ def beyond_share(config: Config, total: float, weights: float) -> float:
     """Returns the bytes that one vllm engine and the trainer, in turns on a GPU, were measured to hold besides the
     share that the engine measures for itself; several have a reserve for it (workflows/engines/open.py)."""
     settings = config.explorer.rollout_model
-    measures = settings.engine_type == "vllm" and settings.kv_cache_mib is None and not may_overlap(config)
-    in_turns = measures and config.mode == "colocate" and config.kind.trains
-    return ALONE if in_turns and settings.on_gpu(weights, total) == 1 else 0.0
+    measures = settings.engine_type == "vllm" and settings.kv_cache_mib is None and settings.on_gpu(weights, total) == 1
+    return ALONE * (measures and config.mode == "colocate" and config.kind.trains and not may_overlap(config))
 
 
 def asleep(config: Config) -> float:

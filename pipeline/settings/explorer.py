@@ -110,11 +110,8 @@ class RolloutModel(Section):
         return (self.kv_cache_mib or 64) << 20
 
     def on_gpu(self, weights: float, total: float) -> int:
-        """Returns how many engines share a GPU of `total` bytes: `engines_per_gpu`, with `auto` resolved.
-
-        An engine of a small model leaves its GPU idle most of the time, while Python prepares the next decoding step: a
-        second engine fills these gaps. weights: bytes of the whole model.
-        """
+        """Returns how many engines share a GPU of `total` bytes. `auto`: one of a small model leaves its GPU idle while
+        Python prepares the next decoding step, and a second fills these gaps. weights: bytes of the whole model."""
         if self.engine_type != "vllm":
             return 1
         if self.engines_per_gpu != "auto":
@@ -146,6 +143,8 @@ class RolloutModel(Section):
                 yield Problem(f"extra_engine_args.{path}", _unproved(name), "Leave it out.", found=value)
 
 
+# tokens of a block of a CPU's cache, which rows of a prompt share whole: the least of its kernels (vLLM's default: 128)
+CPU_BLOCK = 32
 PROMPT_PIECE = 1024  # tokens of a teacher's prompts that its engine computes at once on a GPU
 
 

@@ -17,6 +17,12 @@ def new(threads: int):
 
 
 @cache
+def one():
+    """Returns a session of one thread, whose answers are always the same, each through a `cursor()`."""
+    return new(1)
+
+
+@cache
 def shared():
     """Returns a session of this process for short questions, each through a `cursor()`: to open a session takes 20 ms.
 

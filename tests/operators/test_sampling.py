@@ -1,9 +1,9 @@
 """Sample strategies, asked of DuckDB: six candidates of versions 0 to 5, three expert rows."""
 
-
 import duckdb
+import pyarrow as pa
 
-from ouroboros.operators.sampling import SAMPLE_STRATEGIES, default, mix, oldest_version, staleness_control
+from ouroboros.operators.sampling import SAMPLE_STRATEGIES, default, mix, oldest_version, selected, staleness_control
 
 
 def ask(query, candidates=6, experts=3):
@@ -47,3 +47,12 @@ def test_mix_takes_a_share_of_expert_rows_in_turn():
 def test_every_strategy_answers_with_its_defaults():
     for function in SAMPLE_STRATEGIES.values():
         assert len(ask(function(1, 4), candidates=2)) == (4 if function is mix else 2)
+
+
+def test_what_sql_leaves_open_is_answered_alike_each_time():
+    """Rows in several parts, which several threads would take in any order."""
+    parts = [pa.table({"experience_id": [f"{part}-{i}" for i in range(64)], "group_id": [i % 8 for i in range(64)]})
+             for part in range(8)]
+    query = "SELECT any_value(experience_id), false, 0 FROM candidates GROUP BY group_id ORDER BY group_id"
+    answers = {tuple(selected(query, pa.concat_tables(parts), 0)[0]) for _ in range(10)}
+    assert len(answers) == 1

@@ -6,10 +6,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from ouroboros.workflows.engines.kept_logprobs import KeptLogprobs, keep
+from ouroboros.workflows.engines.kept_logprobs import KeptLogprobs, keep, of_first, of_second
 
 
 @pytest.fixture
@@ -73,16 +74,31 @@ BATCH = SimpleNamespace(req_ids=["5-x", "6-y"], positions=torch.tensor([0, 1, 2,
 
 def test_the_sampler_hands_over_tokens_alone():
     sampler = Sampler()
-    kept = keep(sampler, 2, 8, torch.device("cpu"))
+    kept = keep(sampler, 2, 8, torch.device("cpu"), of_second)
     output = sampler(torch.tensor([[-0.5], [-1.5]]), BATCH)
     assert output.logprobs_tensors is None
     assert output.sampled_token_ids.tolist() == [[-0.5], [-1.5]]
     assert kept.take([(5, 3, 1), (6, 2, 1)]) == [[-0.5], [-1.5]]
 
 
+def test_the_first_runners_batch_is_read_when_it_samples():
+    """A prompt of 3 tokens and one of 2; in the next step the second one's request is alone."""
+    class First(Sampler):
+        def __call__(self, logits, sampling_metadata):
+            return super().__call__(logits, None)
+
+    runner, sampler = SimpleNamespace(), First()
+    kept = keep(sampler, 2, 8, torch.device("cpu"), of_first(runner))
+    runner.input_batch = SimpleNamespace(req_ids=["5-x", "6-y"], num_reqs=2, num_tokens_no_spec=np.array([3, 2, 9]))
+    assert sampler(logits=torch.tensor([[-0.5], [-1.5]]), sampling_metadata=None).logprobs_tensors is None
+    runner.input_batch = SimpleNamespace(req_ids=["6-y"], num_reqs=1, num_tokens_no_spec=np.array([3, 0, 9]))
+    sampler(logits=torch.tensor([[-2.5]]), sampling_metadata=None)
+    assert kept.take([(5, 3, 1), (6, 2, 2)]) == [[-0.5], [-1.5, -2.5]]
+
+
 def test_log_probs_of_further_tokens_pass():
     sampler = Sampler(further=2)
-    keep(sampler, 2, 8, torch.device("cpu"))
+    keep(sampler, 2, 8, torch.device("cpu"), of_second)
     assert sampler(torch.tensor([[-0.5], [-1.5]]), BATCH).logprobs_tensors.logprobs.shape == (2, 3)
 
 
@@ -99,8 +115,13 @@ def test_the_installed_vllm_has_the_sampler_that_is_overridden():
               if isinstance(one, ast.AnnAssign)}
     assert "logprobs_tensors" in output
     runner = ast.unparse(_class(place / "model_runner.py", "GPUModelRunner"))
-    for name in ("self.sampler(logits, input_batch)", "self.max_num_reqs", "self.max_model_len", "self.device"):
+    room = ("self.max_num_reqs", "self.max_model_len", "self.device")
+    for name in ("self.sampler(logits, input_batch)", *room):
         assert name in runner
+    first = ast.unparse(_class(place.parent / "gpu_model_runner.py", "GPUModelRunner"))
+    for name in ("self.sampler(logits=logits, sampling_metadata=sampling_metadata)",
+                 "start_idx = self.input_batch.num_tokens_no_spec[req_idx]", *room):
+        assert name in first
 
 
 def test_the_installed_vllm_hands_over_log_probs_by_field():

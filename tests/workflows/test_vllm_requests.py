@@ -83,10 +83,13 @@ def test_any_number_and_length_of_prompts_is_answered_as_a_few_are_alone(engine,
 
 
 def by_the_book(engine, asked):
-    """What vLLM's own `generate` answers, in one call."""
-    outputs = engine._llm.generate([{"prompt_token_ids": r.prompt_tokens} for r in asked],
-                                   [engine._parameters(r) for r in asked], use_tqdm=False)
-    return [(list(o.outputs[0].token_ids), list(o.outputs[0].logprobs.logprobs)) for o in outputs]
+    """What vLLM's own `generate` answers, in one call. It hands log-probs over where those of further tokens are asked
+    for, of the sampled one first."""
+    parameters = [engine._parameters(r) for r in asked]
+    for one in parameters:
+        one.logprobs = 1
+    outputs = engine._llm.generate([{"prompt_token_ids": r.prompt_tokens} for r in asked], parameters, use_tqdm=False)
+    return [(list(o.outputs[0].token_ids), list(o.outputs[0].logprobs.logprobs)[::2]) for o in outputs]
 
 
 @pytest.mark.slow
@@ -108,6 +111,16 @@ def test_single_turns_are_vllms_own_answers_and_late_requests_change_none(engine
     assert_equal([found[number] for number in numbers], engine.generate(asked))
     assert not engine._llm.llm_engine.has_unfinished_requests()
     assert engine._llm.reset_prefix_cache(), "a cancelled request kept its place"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of machines without a GPU")
+def test_rows_share_the_whole_blocks_of_a_prompt_on_a_cpu(engine):
+    """Of 70 tokens two blocks of 32; vLLM's own default, 128, would share none."""
+    asked = [Request(list(range(3, 73)), 2, 1.0, 1.0, -1, seed) for seed in (1, 2)]
+    found = [engine._llm.generate([{"prompt_token_ids": one.prompt_tokens}], [engine._parameters(one)], use_tqdm=False)
+             for one in asked]
+    assert [answer.num_cached_tokens for (answer,) in found] == [0, 64]
 
 
 @pytest.mark.slow
@@ -165,7 +178,7 @@ def test_a_cache_too_small_for_all_requests_changes_no_answer(engine, opened, mo
     preempt, preempted = scheduler._preempt_request, []
     monkeypatch.setattr(scheduler, "_preempt_request", lambda request, *rest, **named: (
         preempted.append(request.num_output_tokens), preempt(request, *rest, **named)))
-    asked = requests(64, 120, 127, tokens=24)  # each begins in one block of 128 tokens and ends in two
+    asked = requests(64, 120, 127, tokens=24)  # each needs another block within its answer
     assert_equal(small.generate(asked), engine.generate(asked))
     assert max(preempted) > 0, "no request was interrupted in its answer"
 

@@ -1,4 +1,4 @@
-"""Log-probs of sampled tokens that stay on the GPU until their request ends.
+"""Log-probs of sampled tokens that stay with the sampler until their request ends.
 
 vLLM moves the log-prob of each token through its scheduler and its output processor, one Python object a token: 23% of
 an engine's host time in a decoding step of 256 requests of a 0.5B model on an H100 (benchmarks/gpu_peers.md). The
@@ -6,7 +6,7 @@ values computed by its sampler are kept here instead, and a request's are copied
 otherwise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class KeptLogprobs:
@@ -57,7 +57,7 @@ class KeptLogprobs:
     def _taken(self, wanted: Sequence[tuple[int, int, int]]) -> list[list[float]]:
         lines = [self._line_of[number] for number, _, tokens in wanted if tokens]
         end = max((first + tokens for _, first, tokens in wanted), default=0)
-        found = iter(self.values[:, :end][lines].cpu())
+        found = iter(self.values[:, :end][lines].cpu().numpy())
         taken = [next(found)[first:first + tokens].tolist() if tokens else [] for _, first, tokens in wanted]
         self.drop([number for number, _, _ in wanted])
         return taken
@@ -67,6 +67,7 @@ class KeptLogprobs:
             if not self._free:
                 self._grow()
             self._line_of[number] = self._free.pop()
+            self.values[self._line_of[number]] = float("nan")  # of a request before
         return self._line_of[number]
 
     def _grow(self) -> None:
@@ -77,23 +78,39 @@ class KeptLogprobs:
             self._stream.wait_stream(self._torch.cuda.current_stream(self.values.device))
 
 
-def keep(sampler, lines: int, width: int, device) -> KeptLogprobs:
-    """Lets a sampler of vLLM's second model runner hand no log-probs over, and keeps them in what is returned.
+def keep(sampler, lines: int, width: int, device, batch_of: Callable) -> KeptLogprobs:
+    """Lets a sampler of vLLM hand no log-probs over, and keeps them in what is returned.
 
-    Overrides one method, `__call__(logits, input_batch)`. Steps in which a request asks for log-probs of further
-    tokens pass unchanged; ours ask for the sampled token's alone.
+    Overrides one method, `__call__`. batch_of: from its arguments to the requests' names [B] and the positions of the
+    tokens that it samples [B]. Steps in which a request asks for log-probs of further tokens pass unchanged; ours ask
+    for the sampled token's alone.
     """
     kept = KeptLogprobs(lines, width, device)
 
     class KeepingSampler(type(sampler)):
-        def __call__(self, logits, input_batch):
-            output = super().__call__(logits, input_batch)
+        def __call__(self, *given, **named):
+            output = super().__call__(*given, **named)
             made = output.logprobs_tensors
             if made is not None and made.logprobs.shape[1] == 1:
-                positions = input_batch.positions[input_batch.logits_indices] + 1
-                kept.write(input_batch.req_ids, positions, made.logprobs[:, 0])
+                kept.write(*batch_of(*given, **named), made.logprobs[:, 0])
                 output.logprobs_tensors = None
             return output
 
     sampler.__class__ = KeepingSampler
     return kept
+
+
+def of_second(logits, batch) -> tuple:
+    """`batch_of` vLLM's second model runner."""
+    return batch.req_ids, batch.positions[batch.logits_indices] + 1
+
+
+def of_first(runner) -> Callable:
+    """`batch_of` the first one without asynchronous scheduling, whose batch has the tokens before the sampled one."""
+    import torch
+
+    def batch(*_, **__) -> tuple:
+        held = runner.input_batch
+        return held.req_ids, torch.from_numpy(held.num_tokens_no_spec[: held.num_reqs]).long()
+
+    return batch

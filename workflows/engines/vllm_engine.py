@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ouroboros.pipeline.settings.config import longest_sequence, resolve_dtype
+from ouroboros.pipeline.settings.explorer import CPU_BLOCK
 from ouroboros.pipeline.settings.trainer import compares_routings
 from ouroboros.pipeline.settings.truncation import truncates
 from ouroboros.pipeline.store.errors import ConfigError, StageError, SyncError
@@ -133,11 +134,14 @@ class VllmEngine(Engine):
         compiled = self._llm.llm_engine.vllm_config.compilation_config.compilation_time
         opened = time.perf_counter() - begin - compiled
         self.started = IMPORTED | {"compilation": compiled, "weights, cache and graphs": opened}
-        self._keeps = self._gpu and _runs_second(self._llm.llm_engine.vllm_config)
+        running = self._llm.llm_engine.vllm_config
+        second = self._gpu and _runs_second(running)
+        # with Triton for CPUs vLLM's second runner may answer there too, which hands its log-probs over
+        self._keeps = second or not (self._gpu or running.use_v2_model_runner or running.parallel_config.world_size > 1)
         if truncates(config):
-            self._llm.collective_rpc("keep_sets", args=(self._keeps,))
+            self._llm.collective_rpc("keep_sets", args=(second,))
         if self._keeps:
-            self._llm.collective_rpc("keep_logprobs")
+            self._llm.collective_rpc("keep_logprobs", args=(second,))
 
     def _is_from(self, release: tuple[int, int]) -> bool:
         return tuple(map(int, self.version.split()[1].split(".")[:2])) >= release
@@ -325,9 +329,9 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
     known = read_config(model, limits.trust_remote_code)
     device = {"gpu_memory_utilization": settings.gpu_memory_utilization}
     if not gpu:
-        device = {"kv_cache_memory_bytes": settings.bytes_on_cpu, **WHOLE_PROMPTS}
-        if recurrent_layers(known.to_dict()):  # vLLM keeps prefixes of their states with chunked prompts alone
-            device["enable_prefix_caching"] = False
+        # vLLM keeps prefixes of recurrent states with chunked prompts alone, and has blocks of their size
+        more = {"enable_prefix_caching": False} if recurrent_layers(known.to_dict()) else {"block_size": CPU_BLOCK}
+        device = {"kv_cache_memory_bytes": settings.bytes_on_cpu, **WHOLE_PROMPTS, **more}
     return {
         "model": str(model),
         "dtype": resolve_dtype(limits.dtype, gpu),
@@ -383,6 +387,5 @@ def _experts(output, prompt: int) -> np.ndarray | None:
 
 
 def _runs_second(vllm_config) -> bool:
-    """Whether vLLM's second model runner is at work in this process: log-probs then stay on the GPU until a request
-    ends, and its sampler cuts distributions by our rule."""
+    """Whether vLLM's second model runner is at work in this process, whose sampler cuts distributions by our rule."""
     return vllm_config.use_v2_model_runner and vllm_config.parallel_config.world_size == 1

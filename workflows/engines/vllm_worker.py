@@ -4,7 +4,7 @@ vLLM mixes this class into its worker (`worker_extension_cls`), so `self.model_r
 """
 
 from ouroboros.workflows.engines.host_weights import HostWeights
-from ouroboros.workflows.engines.kept_logprobs import keep
+from ouroboros.workflows.engines.kept_logprobs import keep, of_first, of_second
 from ouroboros.workflows.engines.vllm_past_loaders import PastLoaders
 from ouroboros.workflows.protocol.kept import Kept
 
@@ -40,11 +40,13 @@ class WeightLoader:
                 head.quant_method.process_weights_after_loading(head)
             compare_tensors(model, tensors, directory)
 
-    def keep_logprobs(self) -> None:
-        """Keeps log-probs of sampled tokens on the GPU (workflows/engines/kept_logprobs.py)."""
+    def keep_logprobs(self, second: bool) -> None:
+        """Keeps log-probs of sampled tokens with the sampler (workflows/engines/kept_logprobs.py). second: whether
+        vLLM's second model runner is at work."""
         runner = self.model_runner
+        batch_of = of_second if second else of_first(runner)
         # with asynchronous scheduling a request that ended may be computed for one position more
-        self.kept = keep(runner.sampler, runner.max_num_reqs, runner.max_model_len + 2, runner.device)
+        self.kept = keep(runner.sampler, runner.max_num_reqs, runner.max_model_len + 2, runner.device, batch_of)
 
     def take_logprobs(self, wanted: list[tuple[int, int, int]]) -> list[list[float]]:
         return self.kept.take(wanted)

@@ -119,8 +119,8 @@ class Rollouts:
         charged = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
         rows = _rows(table, self.mixes, self.context.config.model.temperature)
         for row, hashes in zip(rows, table["pictures"].to_pylist(), strict=True):
-            shown = same_step(self._file(row.origin.step), "shown")
-            row.pictures = named(hashes, self._tasks(), shown) if hashes else ()
+            if hashes:
+                row.pictures = named(hashes, self._tasks(), same_step(self._file(row.origin.step), "shown"))
         self._add_experts(rows, read)
         return Batch(step, demonstrations, rows, table, available, metrics, self._records(charged))
 

@@ -223,8 +223,9 @@ def _distributed(prefixes: Prefixes, counts: np.ndarray, budget: int, ranks: int
     are within the budget too. gathers: attention gathers each row whole in four of ten tensors that a layer keeps,
     so two fifths of a micro-batch are counted without sharing (rows that it pads are not).
     """
+    number_of = counts.tolist()  # most parts are a row or two, of which numpy adds slower than Python
     for number, way in enumerate(prefixes.parts(unit)):
-        tokens, scored = [prefixes.count(part) for part in way], [int(counts[part].sum()) for part in way]
+        tokens, scored = [prefixes.count(part) for part in way], [sum(number_of[i] for i in part) for part in way]
         if gathers:
             tokens = [(3 * one + 2 * int(prefixes.lengths[part].sum())) // 5
                       for one, part in zip(tokens, way, strict=True)]

@@ -92,7 +92,9 @@ class Prefixes:
 
     def count(self, indices: Sequence[int]) -> int:
         """Tokens of a micro-batch of these rows, at most the sum of those of its parts."""
-        return int(self.lengths[indices].sum() - self._ordered(indices)[1].sum()) if indices else 0
+        if len(indices) < 2:
+            return sum(self.lengths[indices].tolist())
+        return int(self.lengths[indices].sum() - self._ordered(indices)[1].sum())
 
     def parts(self, unit: int) -> list[list[list[int]]]:
         """Ways to cut the rows into lists of indices that stay in one micro-batch, neighbours in the tree: each `unit`

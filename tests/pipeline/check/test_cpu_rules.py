@@ -45,4 +45,6 @@ def test_settings_decide_too():
     wide = {"model_type": "qwen3_next", "linear_key_head_dim": 32, "linear_value_head_dim": 32}
     assert cpu_problem(wide, "bfloat16", {}) is None
     assert cpu_problem(wide | {"linear_key_head_dim": 16}, "bfloat16", {})
-    assert cpu_problem(REFUSED["chunks"], "float32", {"block_size": 16}) is None
+    assert cpu_problem(REFUSED["chunks"], "float32", {"block_size": 48})
+    assert cpu_problem({"model_type": "llama4_text", "attention_chunk_size": 96}, "float32", {"block_size": None})
+    assert cpu_problem({"model_type": "llama4_text", "attention_chunk_size": 96}, "float32", {}) is None
