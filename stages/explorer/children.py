@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import NoReturn
 from ouroboros.pipeline.job import step
 from ouroboros.pipeline.job.activity import Activity, show_stack_on_signal
 from ouroboros.pipeline.job.context import Context, advised, ending, open_stage, our_environment
-from ouroboros.pipeline.job.ending import INTERRUPTED, SIGNALS, TOGETHER_SECONDS, Stopped, die_with_parent
+from ouroboros.pipeline.job.ending import INTERRUPTED, SIGNALS, TOGETHER_SECONDS, Ending, Stopped, die_with_parent
 from ouroboros.pipeline.job.error_file import last_line
 from ouroboros.pipeline.job.own_process import ProcessEnded, called, calls_file, ended_early
 from ouroboros.pipeline.job.threads import record_threads, thread_environment
@@ -301,18 +302,24 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
 
 
 def leave(waits: bool = False) -> NoReturn:
-    """Ends a process that has finished its writers. Calls what is registered with atexit and writes what user code left
-    in open files, but takes neither model nor libraries apart, which takes seconds. waits: for threads, of user code in
-    a trainer."""
-    if waits:
-        threading._shutdown()  # neither this nor the next has a public name
-    atexit._run_exitfuncs()
-    for kind in (io.TextIOWrapper, io.BufferedWriter):  # a text is on a buffer
-        # by type(): isinstance asks the object, and a proxy of one that is gone (of a graph of torch's, say) raises
-        for file in [one for one in gc.get_objects() if issubclass(type(one), kind)]:
-            with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads, a closed file
-                file.flush()
-    os._exit(0)
+    """Ends a process whose work is complete, with exit code 0 whatever signal comes; a second Ctrl-C ends it at once.
+    Calls what is registered with atexit and writes what is left in open files, but takes neither model nor libraries
+    apart, which takes seconds. waits: first for threads, as Python does. Prints errors."""
+    with (asked := Ending()).deferred():
+        try:
+            asked.listen(lambda stopped: os._exit(0))
+            for phase in (threading._shutdown, atexit._run_exitfuncs)[not waits:]:  # neither has a public name
+                try:
+                    phase()
+                except BaseException:  # sys.exit too
+                    traceback.print_exc()
+            for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):  # a text is on a buffer
+                # by type(): isinstance asks the object, and a proxy of one that is gone (of torch's, say) raises
+                for file in [one for one in gc.get_objects() if issubclass(type(one), kind)]:
+                    with contextlib.suppress(Exception):  # a pipe that nobody reads, a closed file, a user's class
+                        file.flush()
+        finally:
+            os._exit(0)
 
 
 def _write_error(context: Context, name: str, short: str, full: str) -> None:

@@ -510,6 +510,42 @@ def test_the_stage_starts_again_by_itself_and_knows_the_function(start, tmp_path
     assert not (start.directory / "stage.error").exists()
 
 
+@pytest.mark.parametrize(("signals", "late"), [
+    ([signal.SIGTERM], True), ([signal.SIGINT, signal.SIGTERM], True), ([signal.SIGINT, None, signal.SIGINT], False)])
+def test_a_complete_stage_stays_so_whatever_comes_while_it_leaves(start, tmp_path, signals, late):
+    """A signal while it waits for a thread of 4 seconds, functions at exit that fail or exit with 3, an open file. A
+    second Ctrl-C, after the second in which all are one, ends the wait."""
+    spec = files.read_json(start.directory / "stage.json")
+    spec["config"] |= {"explorer": {"step_timeout_seconds": None, "max_timeout": None}, "verify": "hash"}
+    files.write_json(start.directory / "stage.json", spec | {"kind": "model"})
+    (tmp_path / "stage.py").write_text("""
+import atexit, sys, threading, time
+from ouroboros.stages.follow import run_followed
+def work(context):
+    threading.Thread(target=lambda: (time.sleep(4), open("late", "w"))).start()
+file = open("mapped", "w+b")
+file.write(b"whole")
+atexit.register(sys.exit, 3)
+atexit.register(lambda: 1 / 0)
+run_followed(work, "doc")
+""")
+    process = subprocess.Popen([sys.executable, "stage.py", str(start.directory)], stderr=subprocess.PIPE, text=True)
+    while not (start.directory / files.MANIFEST).exists():
+        time.sleep(0.02)
+        assert process.poll() is None
+    time.sleep(0.7)  # it leaves
+    for number in signals:
+        process.send_signal(number) if number else time.sleep(1.2)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert (tmp_path / "late").exists() == late
+    assert ("ZeroDivisionError" in said) == late
+    if late:
+        assert (tmp_path / "mapped").read_bytes() == b"whole"
+    assert files.is_complete(start.directory)
+    assert not (start.directory / "stage.error").exists()
+
+
 def test_it_does_so_once_for_each_function(start, tmp_path):
     assert own_process.add(tmp_path, ProcessEnded("explorer", "mine:run", "ended by signal SIGSEGV"))
     assert not own_process.add(tmp_path, ProcessEnded("explorer", "mine:run", "ended by signal SIGKILL"))
