@@ -39,8 +39,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             write(temporary)
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
+            flush_to_disk(temporary)
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -197,6 +196,8 @@ def new_directory(path: Path, flush: bool = True) -> Iterator[Path]:
                 flush_tree(temporary)
             remove_tree(path)  # an incomplete leftover without a manifest, or an earlier launch
             os.replace(temporary, path)
+            if flush:
+                flush_to_disk(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -230,11 +231,20 @@ def link_files(source: Path, target: Path) -> None:
 
 
 def flush_tree(directory: Path) -> None:
-    """Flushes every file below a directory to disk: after a power loss the renamed directory must not be empty."""
-    for path in Path(directory).rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
+    """Flushes a directory and all below it: after a power loss the renamed directory must not be empty."""
+    for path in (Path(directory), *Path(directory).rglob("*")):
+        if path.is_file() or path.is_dir():
+            flush_to_disk(path)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Flushes a file, or the names in a directory where the file system can."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(*[OSError] * path.is_dir()):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -43,7 +43,7 @@ class Saving:
         self.moves = at(context.config, "trainer.reference_update.interval") is not None
         self.actor, self.critic, self.algorithm, self.saved = actor, critic, algorithm, saved
         self._background = Background()
-        self._taken: tuple[float, list[Part], dict[Path, tuple], dict[str, Any]] = 0.0, [], {}, {}
+        self._taken: tuple[float, list[Part], dict[str, Any]] = 0.0, [], {}
         self._background.start(reserve, actor.zero.module.parameters(), process.ranks)
 
     def take(self, step: int, mark: str | None = None) -> None:
@@ -61,22 +61,21 @@ class Saving:
             parts = self.actor.save(temporary) + (self.critic.save(temporary) if self.critic else [])
             if self.moves:
                 parts += self.actor.reference_part(temporary)
-            known = {}
             if (copies := copied(parts)) is None:
                 self.context.log.info("the free host memory does not suffice for a copy of the checkpoint of step %d: "
                                       "it is written before the next step", step)
-                known = written(parts)
+                copies = [Part(None, lambda _, made=made: made) for made in written(parts).items()]
         manifest = {"step": step, "zero_stage": self.context.config.trainer.zero_stage,
                     "state": self.algorithm.saved(),
                     "token_budget": self.actor.budget.saved(), "packing": self.actor.way.name,
                     **({mark: True} if mark else {})}
-        self._taken = began, copies or [], known, manifest
+        self._taken = began, copies, manifest
 
     def start(self, step: int, rows: Future | None = None, last: bool = False) -> None:
         """Writes what was taken after `step`, in the background. rows: of the writing of that step's rows, which its
         checkpoint must not precede: a resumed stage does not make them again. last: no other is taken after it."""
         self._background.start(self._complete, step, rows, last, *self._taken)
-        self._taken = 0.0, [], {}, {}
+        self._taken = 0.0, [], {}
 
     def check(self) -> None:
         """Raises the error of a checkpoint that could not be written."""
@@ -94,28 +93,30 @@ class Saving:
         self.process.barrier()
 
     def _complete(self, step: int, rows: Future | None, last: bool, began: float, parts: list[Part],
-                  done: dict[Path, tuple], manifest: dict[str, Any]) -> None:
-        """Writes this rank's files, but for those that are `done`; on rank 0 also makes the checkpoint visible, and
-        deletes old ones."""
+                  manifest: dict[str, Any]) -> None:
+        """Writes this rank's files; on rank 0 also makes the checkpoint visible, and deletes old ones."""
         temporary, final = self._temporary(step), checkpoints.checkpoint_directory(self.context.directory, step)
         flags = [temporary.with_suffix(f".rank={rank}.tmp") for rank in range(1, self.process.ranks)]
         with _removed_on_error(temporary):
-            made = done | written(parts)
-            known = {str(path.relative_to(temporary)): entry for path, entry in made.items()}
+            known = {str(path.relative_to(temporary)): entry for path, entry in written(parts).items()}
             if last:
                 released(parts)
             if whole := self.process.rank == 0 and _all_there(temporary, flags):
-                manifest |= _hashed(temporary, known | _gathered(flags))
-            with suppress(FileNotFoundError):  # another rank could not write, and deletes the directory
+                for flag in flags:  # entries of the other ranks
+                    known |= files.read_json(flag)
+                    flag.unlink()
+                manifest |= _hashed(temporary, known)
+                if rows:
+                    rows.result()
+                files.write_json(temporary / files.MANIFEST, manifest)
+            with suppress(*[FileNotFoundError] * (not whole)):  # another rank that cannot write deletes them
                 files.flush_tree(temporary)
             if self.process.rank > 0:
                 files.write_json(flags[self.process.rank - 1], known)
             elif whole:
-                if rows:
-                    rows.result()
-                files.write_json(temporary / files.MANIFEST, manifest)
                 files.remove_tree(final)
                 temporary.rename(final)
+                files.flush_to_disk(final.parent)
                 checkpoints.keep_newest(self.context.directory, self.context.config.trainer.max_checkpoints_to_keep)
                 if self.context.config.kind.is_online:
                     routings.forget_before(self.context.directory, first_explored(self.context.config, step))
@@ -145,20 +146,9 @@ def _all_there(temporary: Path, flags: list[Path]) -> bool:
     return True
 
 
-def _gathered(flags: list[Path]) -> dict[str, hashes.Entry]:
-    """Returns the entries that the other ranks left in their flags, and removes these."""
-    found: dict[str, hashes.Entry] = {}
-    for flag in flags:
-        found |= files.read_json(flag)
-        flag.unlink()
-    return found
-
-
 def _hashed(temporary: Path, known: dict[str, hashes.Entry]) -> dict[str, Any]:
-    """Returns what the manifest of a checkpoint has of its files: the hash of each, and that of the weights.
-
-    known: of files that were hashed when they were written.
-    """
+    """Returns what the manifest of a checkpoint has of its files: the hash of each, and that of the weights. known: of
+    files that were hashed when they were written."""
     checkpoints.write_dtype(temporary / "model")
     entries = hashes.hash_tree(temporary, {name: entry[:2] for name, entry in known.items()})
     if unseen := sorted(known.keys() - entries.keys()):

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import signal
 import threading
 import time
@@ -327,15 +328,17 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_stage_at_the_next_step_and
     assert recovery.rewind(stage.directory, print) == 2
 
 
-def test_a_checkpoint_that_does_not_reach_the_disk_ends_the_stage_and_displaces_none(stage, monkeypatch):
-    failures = [OSError(errno.ENOSPC, "No space left on device")]
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOENT])
+def test_a_checkpoint_that_does_not_reach_the_disk_ends_the_stage_and_displaces_none(stage, monkeypatch, code):
+    """Nor where its files are gone though all ranks have written theirs."""
+    failures = [OSError(code, os.strerror(code))]
 
     def flush(directory):
         if "step=000004" in directory.name and failures:
             raise failures.pop()
 
     monkeypatch.setattr(files, "flush_tree", flush)
-    with refuses(OSError, "device"):
+    with refuses(OSError, os.strerror(code)):
         learn.Trainer(stage).run()
     assert [p.name for p in (stage.directory / "checkpoints").iterdir()] == ["step=000002"]
 

@@ -128,7 +128,7 @@ class Journal:
         if flushes:
             os.fsync(self._file.fileno())
         if is_new and flushes:
-            _flush_directory(self._path.parent)
+            files.flush_to_disk(self._path.parent)
 
     def close(self) -> None:
         if self._file:
@@ -270,12 +270,6 @@ def forget_before(stage: Path, step: int) -> None:
     for path in stage.glob(f"{STEP}=*.journal"):
         if int(path.stem.removeprefix(f"{STEP}=")) < step:
             path.unlink(missing_ok=True)
-
-
-def _flush_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 def _encoded(line: dict) -> bytes:

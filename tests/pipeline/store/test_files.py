@@ -116,6 +116,27 @@ def test_what_is_no_json_is_named(tmp_path, content):
         files.read_json(tmp_path / "a.json")
 
 
+@pytest.mark.parametrize("refuses_directories", [False, True])
+def test_the_names_of_a_directory_and_its_own_are_flushed_after_it_has_them(tmp_path, monkeypatch, refuses_directories):
+    """File systems that cannot flush a directory say so."""
+    flushed = []
+
+    def fsync(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        flushed.append((path.name, names(path) if path.is_dir() else []))
+        if refuses_directories and path.is_dir():
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with files.new_directory(tmp_path / "made") as directory:
+        (directory / "inner").mkdir()
+        (directory / "inner" / "data").touch()
+        files.write_json(directory / files.MANIFEST, {})
+    assert flushed[-1] == (tmp_path.name, ["made"])
+    for one in ((directory.name, ["inner", files.MANIFEST]), ("inner", ["data"]), ("data", []), (files.MANIFEST, [])):
+        assert one in flushed
+
+
 def test_a_directory_appears_with_all_its_files_in_the_place_of_half_of_one_and_one_that_fails_leaves_nothing(tmp_path):
     def make(fails):
         with files.new_directory(tmp_path / "version=1") as directory:
