@@ -171,14 +171,15 @@ def disk(config: Config, size: Size, element: int) -> Disk:
 
     tables        experiences x the most turns of each x row_bytes at the longest lengths
     checkpoints   each: the model, c P; float32 masters and two moments, 12 P, or 6 P with adamw8bit; the same and
-                  c P of a critic. With an adapter of A parameters: the model, c A, 12 A or 6 A. One more than are
-                  kept, while the newest is written
+                  c P of a critic. With an adapter of A parameters: the model, c A, 12 A or 6 A. A reference that
+                  moves: 4 P or 4 A. One more than are kept, while the newest is written
     versions      weights on their way to the explorer, each one model, its head spelt out, c (P + V h when tied), or
                   one adapter; and those that are kept
     """
     work, model = workload(config), config.model
     spelt_out = element * (size.parameters + (size.embedding if size.tied else 0))
-    state = config.algorithm.optimizer.state_bytes * size.trained
+    moves = config.trainer.reference_update.interval is not None
+    state = (config.algorithm.optimizer.state_bytes + 4 * moves) * size.trained
     if config.algorithm.has_critic:
         state += (element + config.trainer.critic.optimizer.state_bytes) * size.critic
     version = element * size.trained if model.lora_configs else spelt_out

@@ -253,7 +253,7 @@ def _unfit(place: Path, step: int, config: Any, verify: str) -> str:
     if words := checkpoints.difference(place, step, verify):
         return words
     manifest, given = checkpoints.read_manifest(place, step), config.trainer
-    parts = checkpoints.checkpoint_directory(place, step).glob("state/*zero_pp_rank_*_optim_states.pt")
+    parts = checkpoints.checkpoint_directory(place, step).glob("*/*zero_pp_rank_*_optim_states.pt")
     found = {"zero_stage": manifest["zero_stage"], "ranks": len([*parts]),
              "packing": given.packing if given.packing == "auto" else manifest.get("packing")}
     others = [f"trainer.{name}={value}" for name, value in found.items() if value != getattr(given, name)]

@@ -1,8 +1,8 @@
 """Weights and checkpoints on disk: their layout, completeness, and use when a stage resumes.
 
     weights/version=000012/       synchronized from trainer to explorer (pipeline/store/versions.py)
-    checkpoints/step=000050/      model/ (Hugging Face), state/ (DeepSpeed: exact), manifest.json; with LoRA adapter/
-                                  (peft) too, which model/ has merged into its weights, and a state/ of that alone
+    checkpoints/step=000050/      model/ (Hugging Face), masters/ (ZeRO-3: state/; DeepSpeed: exact), manifest.json;
+                                  with LoRA adapter/ (peft) too, which model/ has merged, and masters/ of that alone
     reference/step=000003.parquet log-probs of the rows of explorer step 3 under the stage's initial weights
     teacher/step=000003.parquet   the same under a teacher
     model/, adapter/              the last checkpoint's, for the stages that follow and for other programs

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from mmap import mmap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,9 +25,11 @@ from ouroboros.pipeline.store.errors import ModelError
 CHUNK = 16 << 20  # bytes that a thread writes or reads at once
 THREADS = 8
 BUFFERS = 5  # of a chunk each, of a file that is written from front to back: one is filled, others are written
-WORDS = {"F64": np.uint64, "F32": np.uint32, "I32": np.uint32, "BF16": np.uint16, "F16": np.uint16,
-         "I64": np.uint64, "I16": np.uint16, "U8": np.uint8, "I8": np.uint8, "BOOL": np.uint8, "F8_E4M3": np.uint8,
-         "F8_E5M2": np.uint8}
+TYPES = {  # of safetensors, in its order -> of torch, and bytes of an element
+    "BOOL": ("bool", 1), "U8": ("uint8", 1), "I8": ("int8", 1), "F8_E5M2": ("float8_e5m2", 1),
+    "F8_E4M3": ("float8_e4m3fn", 1), "I16": ("int16", 2), "U16": ("uint16", 2), "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2), "I32": ("int32", 4), "U32": ("uint32", 4), "F32": ("float32", 4),
+    "C64": ("complex64", 8), "F64": ("float64", 8), "I64": ("int64", 8), "U64": ("uint64", 8)}
 Allocate = Callable[[int], np.ndarray]
 
 
@@ -41,7 +43,7 @@ class Stored(NamedTuple):
     @property
     def words(self) -> np.ndarray:
         """Its elements, as unsigned integers: two are equal if their bits are."""
-        return self.data.view(WORDS[self.dtype])
+        return self.data.view(f"u{TYPES[self.dtype][1]}")
 
 
 def in_threads(work: Callable, items: Iterable) -> list:
@@ -68,47 +70,38 @@ def hashes_of(tensors: Mapping[str, Stored]) -> dict[str, str]:
 
 def write(path: Path, tensors: Mapping[str, Stored]) -> None:
     """Writes a file; it is not flushed to the disk."""
-    head, tensors = _header(tensors)
-    begin, parts = len(head), []
-    for tensor in tensors.values():
-        parts += [(begin + at, tensor.data[at : at + CHUNK]) for at in range(0, tensor.data.nbytes, CHUNK)]
-        begin += tensor.data.nbytes
-    with open(path, "wb") as file:
-        file.write(head)
-        file.flush()
-        in_threads(lambda part: _write_at(file.fileno(), *part), parts)
+    pieces = [(begin + at, data[at : at + CHUNK]) for begin, data in _laid_out(tensors)
+              for at in range(0, data.nbytes, CHUNK)]
+    with open(path, "wb", buffering=0) as file:
+        in_threads(lambda piece: _write_at(file.fileno(), *piece), pieces)
 
 
 def write_hashed(path: Path, tensors: Mapping[str, Stored]) -> tuple[int, str, str]:
-    """Writes a file, tensors of one size by name; returns its bytes, their 64-bit xxh3 and the first 16 digits of their
-    sha256."""
-    head, tensors = _header(dict(sorted(tensors.items())))
-    sha256 = hashlib.sha256()
-    with Writer(path, sha256, cached=True) as file:
-        for data in (head, *(tensor.data for tensor in tensors.values())):
+    """Writes a file; returns its bytes, their 64-bit xxh3 and the first 16 digits of their sha256."""
+    with Writer(path, sha256 := hashlib.sha256(), cached=True) as file:
+        for _, data in _laid_out(tensors):
             file.write(data)
     return *file.entry, sha256.hexdigest()[:16]
 
 
-def _header(tensors: Mapping[str, Stored]) -> tuple[bytes, dict[str, Stored]]:
-    """Returns what precedes the tensors in a file, and these in their order there."""
-    tensors = dict(sorted(tensors.items(), key=lambda one: -one[1].words.itemsize))  # so that all are aligned
-    header, begin = {"__metadata__": {"format": "pt"}}, 0
-    for name, tensor in tensors.items():
-        end = begin + tensor.data.nbytes
-        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
-        begin = end
+def _laid_out(tensors: Mapping[str, Stored]) -> list[tuple[int, np.ndarray]]:
+    """Returns the head of a file and its tensors in the library's order, which aligns all: the last of TYPES first, of
+    one type by name. Each with where it begins."""
+    header, parts, begin, order = {"__metadata__": {"format": "pt"}}, [], 0, [*TYPES]
+    for name, one in sorted(tensors.items(), key=lambda one: (-order.index(one[1].dtype), one[0])):
+        parts.append((begin, one.data))
+        begin += one.data.nbytes
+        header[name] = {"dtype": one.dtype, "shape": list(one.shape), "data_offsets": [parts[-1][0], begin]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, tensors
+    head = np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
+    return [(0, head), *((len(head) + begin, data) for begin, data in parts)]
 
 
-class Writer:
+class Writer(AbstractContextManager):
     """A new file, written from front to back, as torch.save does, and hashed meanwhile. The disk begins at once; to
-    flush it is left to the caller.
-
-    Errors are kept until the block ends: torch cannot leave a file that it could not write.
-    """
+    flush it is left to the caller. The first error is kept until the block ends: torch cannot leave a file that it
+    could not write. entry: at the end, bytes and their 64-bit xxh3."""
 
     def __init__(self, path: Path, *others: Any, cached: bool = False):
         """others: hashlib objects to update besides. cached: whether the page cache keeps it, for a reader; else it
@@ -125,15 +118,18 @@ class Writer:
     def write(self, data: memoryview | bytes | np.ndarray) -> int:
         """Writes all of it, as torch expects; after an error nothing."""
         done = 0
-        while done < len(data) and not self._error:
-            at = self._size % CHUNK
-            part = np.frombuffer(data, np.uint8, min(CHUNK - at, len(data) - done), done)
-            self._buffers[0][at : at + part.nbytes] = part
-            for one in self._hashes:
-                one.update(part)
-            self._size, done = self._size + part.nbytes, done + part.nbytes
-            if self._size % CHUNK == 0:
-                self._put(CHUNK)
+        try:
+            while done < len(data) and not self._error:
+                at = self._size % CHUNK
+                part = np.frombuffer(data, np.uint8, min(CHUNK - at, len(data) - done), done)
+                self._buffers[0][at : at + part.nbytes] = part
+                for one in self._hashes:
+                    one.update(part)
+                self._size, done = self._size + part.nbytes, done + part.nbytes
+                if self._size % CHUNK == 0:
+                    self._put(CHUNK)
+        except Exception as error:  # any: the end of the block raises it
+            self._error = error
         return len(data)
 
     def _put(self, length: int) -> None:
@@ -144,40 +140,32 @@ class Writer:
             self._calls.popleft().result()
 
     def _write(self, offset: int, data: np.ndarray) -> None:
-        try:
-            _write_at(self._file, offset, data)
-            os.posix_fadvise(self._file, offset, len(data), os.POSIX_FADV_DONTNEED)  # drops what is on the disk only
-        except Exception as error:
-            self._error = error
+        _write_at(self._file, offset, data)
+        with suppress(OSError):  # advice, which not every file system takes: drops what is on the disk
+            os.posix_fadvise(self._file, offset, len(data), os.POSIX_FADV_DONTNEED)
 
     def flush(self) -> None:
         """Nothing is held back that the end of the block does not write."""
 
-    def __enter__(self) -> "Writer":
-        return self
-
     def __exit__(self, *raised: object) -> None:
-        with self._pool:
-            self._put(self._size % CHUNK)
-        os.close(self._file)
-        if self._error:
-            raise self._error
-
-    @property
-    def entry(self) -> tuple[int, str]:
-        """Bytes, and their 64-bit xxh3."""
-        return self._size, self._hashes[0].hexdigest()
+        with os.fdopen(self._file, "wb", buffering=0), self._pool:
+            if self._error:
+                raise self._error
+            if not any(raised):
+                self._put(self._size % CHUNK)
+                _ = [call.result() for call in self._calls]
+        self.entry = self._size, self._hashes[0].hexdigest()
 
 
 def _write_at(file: int, offset: int, data: np.ndarray) -> None:
-    again = True
     while data.nbytes:
+        direct = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT
         try:
             done = os.pwrite(file, data, offset)
         except OSError as error:  # whole blocks alone go past the page cache, and on some file systems none
-            if error.errno != errno.EINVAL or not again:
+            if not direct or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
-            again, done = False, 0
+            done = 0
             fcntl.fcntl(file, fcntl.F_SETFL, 0)
         offset, data = offset + done, data[done:]
 
@@ -211,6 +199,5 @@ def _read_into(memory: np.ndarray, path: Path) -> np.ndarray:
                 done = os.preadv(file.fileno(), [part], at)
                 part, at = part[done:], at + done
 
-        starts = range(0, memory.nbytes, CHUNK)
-        in_threads(lambda at: fill(memory[at : at + CHUNK], at), starts)
+        in_threads(lambda at: fill(memory[at : at + CHUNK], at), range(0, memory.nbytes, CHUNK))
     return memory

@@ -92,7 +92,7 @@ class Publishing:
 
     def _write(self, version: int, state: dict[str, Tensor], directory: Path) -> dict[str, Any]:
         """Writes the weights into a directory; returns entries of its manifest."""
-        new = {name: stored(tensor) for name, tensor in self._for_file(state).items()}
+        new = stored(self._for_file(state))
         changed = self._changed(new)
         if changed is None:
             tensor_files.write(directory / checkpoints.WEIGHTS, new)

@@ -129,7 +129,7 @@ def test_the_reference_is_the_model_without_it_and_a_resumed_policy_goes_on_bit_
 def test_a_checkpoint_has_no_weights_that_do_not_learn(begin, tmp_path):
     """Nor a tied head, which DeepSpeed takes for another weight. Those that learn are in it once, as masters."""
     written(begin().zero.save(tmp_path))
-    model, optimizer = (torch.load(next((tmp_path / "state").glob(f"*{kind}_states.pt")), weights_only=False)
+    model, optimizer = (torch.load(next((tmp_path / "masters").glob(f"*{kind}_states.pt")), weights_only=False)
                         for kind in ("model", "optim"))
     assert model["module"] == {}
     masters, = optimizer["optimizer_state_dict"]["single_partition_of_fp32_groups"]

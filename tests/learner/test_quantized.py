@@ -139,7 +139,7 @@ def test_a_resumed_policy_goes_on_bit_for_bit_and_a_checkpoint_has_no_4_bits(beg
     actor = begin(way)
     actor.step(rows(), loss, 1e-2, 1)
     written(actor.zero.save(tmp_path))
-    assert torch.load(tmp_path / "state" / "mp_rank_00_model_states.pt", weights_only=False)["module"] == {}
+    assert torch.load(tmp_path / "masters" / "mp_rank_00_model_states.pt", weights_only=False)["module"] == {}
     resumed = begin(way)
     resumed.zero.load(tmp_path)
     assert actor.step(rows(), loss, 1e-2, 2).loss == resumed.step(rows(), loss, 1e-2, 2).loss

@@ -75,7 +75,7 @@ def test_damaged_and_asked_to_end_a_stage_makes_the_same(finished, tmp_path):
     flip(weights)  # as the stage would make it again
 
     newest = max((directory / "checkpoints").glob("step=*"))
-    (state,) = (newest / "state").glob("zero*")
+    (state,) = (newest / "masters").glob("zero*")
     flip(state)
     for explored in tables.steps_present(directory, "experience"):
         if explored > 3:  # the trainer waits for the fourth while it is asked to end

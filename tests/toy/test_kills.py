@@ -14,7 +14,7 @@ from tests.toy.kill import made
 SFT = Case("sft", 0, (), "sft")
 TRAINER, STAGE = "trainer 0", "stage train"
 POINTS = [
-    Kill("self", Operation(TRAINER, "write", "checkpoints/.step=N.tmp/state/mp_rank_N_model_states.pt"), count=2),
+    Kill("self", Operation(TRAINER, "write", "checkpoints/.step=N.tmp/masters/mp_rank_N_model_states.pt"), count=2),
     Kill("self", Operation(TRAINER, "write", "steps/.step=N.parquet.N.tmp"), count=5, torn=True),
     Kill("self", Operation(STAGE, "rename to", "manifest.json")),
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ouroboros.pipeline.job.background import Background
-from ouroboros.pipeline.store.tensor_files import Stored
+from ouroboros.pipeline.store.tensor_files import TYPES, Stored
 from ouroboros.pipeline.store.versions import Held
 
 
@@ -37,8 +37,7 @@ class HostWeights:
 def _tensor(stored: Stored):
     import torch
 
-    dtype = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "I64": torch.int64}[stored.dtype]
-    return torch.from_numpy(stored.data).view(dtype).view(stored.shape)
+    return torch.from_numpy(stored.data).view(getattr(torch, TYPES[stored.dtype][0])).view(stored.shape)
 
 
 def _page_locked(size: int) -> np.ndarray:

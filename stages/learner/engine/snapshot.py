@@ -15,14 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ouroboros.pipeline.store import tensor_files
+from ouroboros.pipeline.store.errors import ModelError
 from ouroboros.pipeline.store.host_memory import free_memory
 from ouroboros.pipeline.store.tensor_files import Stored
 
 RESERVE = 1.25  # times the size of the copies: host memory that must be free for them
-CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64",
-         torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
-
-
+CODES = {getattr(torch, name): code for code, (name, _) in tensor_files.TYPES.items()}
 Written = tuple[Path, tuple[int, str] | tuple[int, str, str]]
 
 
@@ -75,15 +73,17 @@ def written(parts: Sequence[Part]) -> dict[Path, tuple]:
         return dict(filter(None, pool.map(lambda part: part.write(part.state), parts)))
 
 
-def stored(tensor: Tensor) -> Stored:
-    """A tensor of host memory as its bytes."""
-    data = tensor.contiguous().view(-1).view(torch.uint8).numpy()
-    return Stored(CODES[tensor.dtype], tuple(tensor.shape), data)
+def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
+    """The bytes of tensors in host memory. Raises ModelError where a file of weights cannot have one's type."""
+    if other := next((name for name, one in tensors.items() if one.dtype not in CODES), None):
+        raise ModelError(f"the tensor {other} is of {tensors[other].dtype}; needed {', '.join(map(str, CODES))}.")
+    return {name: Stored(CODES[one.dtype], tuple(one.shape), one.contiguous().view(-1).view(torch.uint8).numpy())
+            for name, one in tensors.items()}
 
 
 def write_weights(tensors: Mapping[str, Tensor], path: Path) -> Written:
     """Writes tensors as a safetensors file."""
-    return path, tensor_files.write_hashed(path, {name: stored(one.detach().cpu()) for name, one in tensors.items()})
+    return path, tensor_files.write_hashed(path, stored({name: one.detach().cpu() for name, one in tensors.items()}))
 
 
 def released(parts: list[Part]) -> None:

@@ -25,6 +25,8 @@ from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.recurrent import layers_of
 from ouroboros.stages.learner.engine.snapshot import Part, Written
 
+STATES = ("masters", "state")  # without and with weights by name: earlier releases must not take one for the other
+
 
 class ZeroEngine:
     """One rank of a module in training. All methods but callers' file writes are collective."""
@@ -155,26 +157,35 @@ class ZeroEngine:
         return had
 
     def save(self, directory: Path, weights: bool = False) -> list[Part]:
-        """The exact state of the optimizer and of all trainable weights, as files of an existing directory.
-
-        weights: also as they compute, by name. Below ZeRO-3 `load` has them from the optimizer's float32 masters: a
-        step rounds those.
-        """
-        self.engine.save_checkpoint(str(directory), tag="state", exclude_frozen_parameters=True)
+        """The exact state of the optimizer and of all trainable weights, as files of an existing directory. weights: by
+        name too, as they compute. Below ZeRO-3 `load` has them from the optimizer's float32 masters: a step rounds
+        those."""
+        weights = weights or self.zero_stage == 3
+        self.engine.save_checkpoint(str(directory), tag=STATES[weights], exclude_frozen_parameters=True)
         parts, self.engine.checkpoint_engine.parts = self.engine.checkpoint_engine.parts, []
-        if self.zero_stage < 3 and not weights:
+        if not weights:
             names = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
             for state in (part.state for part in parts if "module" in part.state):
                 state["module"] = {name: one for name, one in state["module"].items() if name not in names}
         return parts
 
     def load(self, directory: Path) -> None:
-        """Loads a state written by `save`. Raises ModelError when the number of ranks was different."""
-        found, ranks = len(list((directory / "state").glob("*zero_pp_rank_*_optim_states.pt"))), self.process.ranks
+        """Loads a state written by `save`. Raises ModelError when the number of ranks or the module was different."""
+        tag = STATES[not (directory / STATES[False]).exists()]
+        found, ranks = len(list((directory / tag).glob("*zero_pp_rank_*_optim_states.pt"))), self.process.ranks
         if found != ranks:
             raise ModelError(f"{directory} was written by {found} trainer ranks, now there are {ranks}. "
                              f"Resume with trainer.ranks={found}, or delete the stage directory to start again.")
-        self.engine.load_checkpoint(str(directory), tag="state", load_module_strict=False)
+        path = self.engine._get_ckpt_name(str(directory), tag)
+        held = self.engine.checkpoint_engine.load(path, "cpu", mmap=True)  # its names: the weights stay on the disk
+        theirs, ours = ([f"{name} {[*size]}" for group in shapes for name, size in group.items()] + buffers
+                        for shapes, buffers in ((held["param_shapes"], held["buffer_names"]), (
+                            self.engine._get_zero_param_shapes(), self.engine._get_buffer_names())))
+        if theirs != ours:  # masters have no names: their order tells them apart
+            other = min({*theirs} ^ {*ours}, default="their order")
+            raise ModelError(f"{path} is of other weights than train now: {other} differs. Resume with the settings "
+                             "and libraries that wrote it, or delete the stage directory to start again.")
+        self.engine.load_checkpoint(str(directory), tag=tag, load_module_strict=False)
         if self.zero_stage < 3:
             self.engine.optimizer.update_lp_params()
 
@@ -200,9 +211,9 @@ def _checkpoint_engine():
         def save(self, state_dict, path: str):
             self.parts.append(Part(state_dict, partial(_write, path=Path(path))))
 
-        def load(self, path: str, map_location=None):
+        def load(self, path: str, map_location=None, mmap: bool = False):
             with torch.serialization.safe_globals(known):
-                return torch.load(path, map_location=map_location, weights_only=True)
+                return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
 
     made = WeightsOnly()
     made.parts = []

@@ -82,6 +82,7 @@ def test_disk_is_experience_checkpoints_and_weights():
     assert found.total == found.tables + found.checkpoints + found.versions
     assert disk(stage("sft"), TIED, 4) == Disk(0, one, 3 * one, 0)
     assert disk(stage("rft", buffer__total_steps=None), TIED, 4).tables is None
+    assert disk(stage("rft", trainer__reference_update__interval=10), TIED, 4).checkpoint == one + 4 * P
 
 
 @pytest.mark.parametrize(("steps", "more", "checkpoints"), [

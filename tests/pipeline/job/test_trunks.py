@@ -3,7 +3,7 @@
 import pytest
 
 from ouroboros.pipeline.job import trunks
-from ouroboros.pipeline.store import files, records, routings, tables
+from ouroboros.pipeline.store import checkpoints, files, records, routings, tables
 from tests.configs import TINY, overridden
 from tests.factories import row
 
@@ -27,6 +27,18 @@ def test_routings_behind_the_checkpoint_must_be_there(tmp_path):
         files.write_atomic(routings.file_of(tmp_path, step), lambda path: path.write_bytes(b""))
     lacks = [trunks.lacks(tmp_path, config, 9, step, 3, ()) for step in (1, 2)]
     assert ["step=000001" in words for words in lacks] == [True, False]
+
+
+@pytest.mark.parametrize("state", ["state", "masters"])  # the first of a release before 2026-12, or of ZeRO-3
+def test_the_ranks_of_a_checkpoint_are_those_of_its_files(tmp_path, state):
+    place = checkpoints.checkpoint_directory(tmp_path, 3)
+    for part, ranks in ((state, 2), ("critic/state", 2)):
+        (place / part).mkdir(parents=True)
+        for rank in range(ranks):
+            (place / part / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+    files.write_json(place / files.MANIFEST, {"step": 3, "zero_stage": 1})
+    said = [trunks._unfit(tmp_path, 3, overridden(*TINY, f"trainer.ranks={ranks}"), "size") for ranks in (2, 4)]
+    assert said == ["", "its checkpoint is of trainer.ranks=2"]
 
 
 def test_a_directory_that_is_deleted_meanwhile_gives_no_manifest(tmp_path, monkeypatch):
