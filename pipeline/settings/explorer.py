@@ -104,11 +104,6 @@ class RolloutModel(Section):
     extra_engine_args: dict[str, Any] = setting({}, "arguments passed to vllm.LLM as they are; none that other "
                                                     "settings decide")
 
-    @property
-    def bytes_on_cpu(self) -> int:
-        """The size of an engine's key/value cache on a CPU."""
-        return (self.kv_cache_mib or 64) << 20
-
     def on_gpu(self, weights: float, total: float) -> int:
         """Returns how many engines share a GPU of `total` bytes. `auto`: one of a small model leaves its GPU idle while
         Python prepares the next decoding step, and a second fills these gaps. weights: bytes of the whole model."""
@@ -145,6 +140,7 @@ class RolloutModel(Section):
 
 # tokens of a block of a CPU's cache, which rows of a prompt share whole: the least of its kernels (vLLM's default: 128)
 CPU_BLOCK = 32
+CPU_CACHE_MIB = 64  # of an engine without kv_cache_mib
 PROMPT_PIECE = 1024  # tokens of a teacher's prompts that its engine computes at once on a GPU
 
 
