@@ -272,7 +272,7 @@ def _cpu_layers(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> 
 def _cpu_attention(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> Iterator[str]:
     if said.get("index_topk"):
         yield "its sparse attention (index_topk) has kernels for GPUs alone"
-    block = arguments.get("block_size", CPU_BLOCK) or 128  # vLLM's own
+    block = arguments.get("block_size", CPU_BLOCK) or 128  # vLLM's default
     block = block if type(block) is int else CPU_BLOCK  # which another rule refuses
     if block % CPU_BLOCK:
         yield f"blocks of its cache have a multiple of {CPU_BLOCK} tokens, and extra_engine_args.block_size is {block}"

@@ -104,6 +104,11 @@ class RolloutModel(Section):
     extra_engine_args: dict[str, Any] = setting({}, "arguments passed to vllm.LLM as they are; none that other "
                                                     "settings decide")
 
+    @property
+    def sizes_cache(self) -> bool:
+        """Whether `kv_cache_mib` decides the size of a cache on a GPU."""
+        return self.engine_type == "vllm" and self.kv_cache_mib is not None
+
     def on_gpu(self, weights: float, total: float) -> int:
         """Returns how many engines share a GPU of `total` bytes. `auto`: one of a small model leaves its GPU idle while
         Python prepares the next decoding step, and a second fills these gaps. weights: bytes of the whole model."""
@@ -111,20 +116,19 @@ class RolloutModel(Section):
             return 1
         if self.engines_per_gpu != "auto":
             return self.engines_per_gpu
-        part = total * (self.gpu_memory_utilization if self.kv_cache_mib is None else LARGEST)
-        fits = self.kv_cache_mib is None or 2 * self.with_cache(weights) <= part
+        part = total * (LARGEST if self.sizes_cache else self.gpu_memory_utilization)
+        fits = not self.sizes_cache or 2 * self.bytes_of_one(weights) <= part
         return 2 if 0 < 2 * weights <= SMALL * part and fits and self.tensor_parallel_size == 1 else 1
 
-    def with_cache(self, weights: float) -> float:
+    def bytes_of_one(self, weights: float) -> float:
         """Returns the bytes that an engine of these weights with `kv_cache_mib` takes on each of its GPUs."""
         return weights / self.tensor_parallel_size + (self.kv_cache_mib << 20) + ENGINE_BYTES
 
     def held(self, weights: float, total: float) -> float:
-        """Returns the bytes of a GPU of `total` that its engines hold: the share of `gpu_memory_utilization`, or, with
-        `kv_cache_mib`, the weights, caches and ENGINE_BYTES of each. weights: bytes of the whole model."""
-        if self.kv_cache_mib is None or self.engine_type != "vllm":
+        """Returns the bytes of a GPU of `total` that its engines hold. weights: bytes of the whole model."""
+        if not self.sizes_cache:
             return self.gpu_memory_utilization * total
-        return self.on_gpu(weights, total) * self.with_cache(weights)
+        return self.on_gpu(weights, total) * self.bytes_of_one(weights)
 
     @rule
     def _own_arguments(self):

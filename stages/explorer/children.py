@@ -306,7 +306,7 @@ def _leave() -> NoReturn:
     user code left."""
     atexit._run_exitfuncs()  # has no public name
     for kind in (io.TextIOWrapper, io.BufferedWriter):  # a text is on a buffer
-        # by type(): isinstance asks the object, and a proxy of one that is gone (of a graph of torch's, say) raises
+        # isinstance reads __class__, which raises for a weak proxy of a deleted object; torch's tracer leaves some
         for file in [one for one in gc.get_objects() if issubclass(type(one), kind)]:
             with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads, a closed file
                 file.flush()
