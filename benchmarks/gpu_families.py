@@ -207,18 +207,19 @@ def main() -> None:
     given = parser.parse_args()
     given.root.mkdir(parents=True, exist_ok=True)
     asked = given.family or IN_ORDER
-    for family in asked[-1:] if given.one else asked:
+    if given.one:  # the process of one update, of the last family
+        given.family = asked[-1]
+        update(given, given.root / given.family / "model")
+        return
+    for family in asked:
         given.family = family
         measure(given)
-    if not given.one:
-        table(given.out)
+    table(given.out)
 
 
 def measure(given) -> None:
     """The parts of one family."""
     model = given.root / given.family / "model"
-    if given.one:
-        return update(given, model)
     if not model.exists():
         make(given.family, model)
     parts = given.part or ["update", "rft", *["replayed"] * (given.family == "qwen3_moe")]
@@ -229,7 +230,6 @@ def measure(given) -> None:
     for part in (part for part in parts if part != "update"):
         rollouts(given, model, part, [*NEEDED.get(given.family, []), *given.overrides,
                                       *[REPLAYED] * (part == "replayed")])
-    return None
 
 
 def table(out: Path) -> None:

@@ -30,7 +30,7 @@ from ouroboros.pipeline.store.files import HOME
 
 LINKED = ("pipeline", "operators", "workflows", "stages")  # folders of the checkout that are packages of `ouroboros`
 LIMITS = {"rooms": 30, "floors": 11, "arrows between rooms": 152, "upward arrows": 0, "circles of rooms": 0,
-          "circles of files": 0, "lines of product": 75400, "lines of tests": 65800,
+          "circles of files": 0, "lines of product": 75400, "lines of tests": 65820,
           "files that name an algorithm (sapo)": 2, "questions for an algorithm by name": 0,
           "stays of an override in composing": 87, "climbs of an override in composing": 9,
           "stays of an override in `ouro run`": 311, "climbs of an override in `ouro run`": 72}

@@ -140,6 +140,25 @@ def process():
             started.stop()
 
 
+@pytest.fixture(autouse=True)
+def _group_of_this_test(request):
+    """Begins a new group where one is gone: a vLLM engine in the same process ends all of them when it is closed."""
+    if "process" not in request.fixturenames:
+        return
+    request.getfixturevalue("process")
+    import torch
+
+    if not torch.distributed.is_initialized():
+        import deepspeed
+        from deepspeed.utils import groups
+
+        from ouroboros.stages.learner.engine.process import Process
+
+        groups._release_process_group_references()
+        deepspeed.comm.comm.cdb = None
+        Process.start(1)
+
+
 @pytest.fixture
 def context_of(settings):
     """context_of(directory, "key=value", ..., role=directory): a stage at work that was started by nobody."""

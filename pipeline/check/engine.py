@@ -17,7 +17,7 @@ from typing import Any
 
 from ouroboros.pipeline.job.devices import Gpus
 from ouroboros.pipeline.settings.config import Config, resolve_dtype
-from ouroboros.pipeline.settings.explorer import CPU_BLOCK, RolloutModel
+from ouroboros.pipeline.settings.explorer import CPU_BLOCK, CPU_CACHE_MIB, RolloutModel
 from ouroboros.pipeline.settings.reward_rules import answered
 from ouroboros.pipeline.store.architecture import text_part
 from ouroboros.pipeline.store.errors import Problem, nearest
@@ -149,10 +149,10 @@ def _without_gpus(settings) -> Iterator[Problem]:
     if settings.batch_invariant:
         yield Problem(f"{ENGINE}.batch_invariant", "vLLM has such kernels for NVIDIA GPUs alone.", "Set false.",
                       found=True)
-    room = memory_here()
-    if settings.bytes_on_cpu * settings.engine_num > room:
+    room, cache = memory_here(), settings.kv_cache_mib or CPU_CACHE_MIB
+    if cache * settings.engine_num << 20 > room:
         yield Problem(f"{ENGINE}.kv_cache_mib", f"of {settings.engine_num} engine(s): more than this machine's "
-                      f"{room / 2**30:,.0f} GiB of memory.", "Lower it.", found=settings.bytes_on_cpu >> 20)
+                      f"{room / 2**30:,.0f} GiB of memory.", "Lower it.", found=cache)
 
 
 def _refused(name: str, value) -> str | None:
@@ -272,7 +272,7 @@ def _cpu_layers(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> 
 def _cpu_attention(said: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> Iterator[str]:
     if said.get("index_topk"):
         yield "its sparse attention (index_topk) has kernels for GPUs alone"
-    block = arguments.get("block_size", CPU_BLOCK) or 128  # vLLM's own
+    block = arguments.get("block_size", CPU_BLOCK) or 128  # vLLM's default
     block = block if type(block) is int else CPU_BLOCK  # which another rule refuses
     if block % CPU_BLOCK:
         yield f"blocks of its cache have a multiple of {CPU_BLOCK} tokens, and extra_engine_args.block_size is {block}"

@@ -188,7 +188,7 @@ def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
     of_judges = f" and {judges / GIB:.1f} for auxiliary models" if judges else ""
     share = f"{ENGINE}.gpu_memory_utilization"
     most: float = math.floor(100 * (settings.gpu_memory_utilization - excess / (gpus.gib * GIB))) / 100
-    if settings.kv_cache_mib is not None:
+    if settings.sizes_cache:
         share, sharing = f"{ENGINE}.kv_cache_mib", settings.on_gpu(element * size.parameters, gpus.gib * GIB)
         most = settings.kv_cache_mib - math.ceil(excess / sharing / 2**20)
     fits = most > 0 and not engine_problem(size, config.but(share, most), gpus)
@@ -254,7 +254,7 @@ def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) ->
     key = "gpu_memory_utilization"
     least, most = math.ceil(100 * needed / whole) / 100, math.floor(100 * room / whole) / 100
     parts = f"; in turns with a trainer it takes {beyond / GIB:.1f} besides" if beyond else ""
-    if settings.kv_cache_mib is not None and settings.engine_type == "vllm":
+    if settings.sizes_cache:
         sharing = settings.on_gpu(weights, whole)
         key, least = "kv_cache_mib", max(math.ceil(engine.token * longest / 2**20), 1)
         most = settings.kv_cache_mib + math.floor((room - held) / sharing / 2**20)

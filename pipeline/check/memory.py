@@ -264,7 +264,7 @@ def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
     cached = size.latent or 2 * math.ceil(size.key_value_heads / parts) * size.head_width
     shared_by = 1 if settings.engines_per_gpu == "auto" else settings.engines_per_gpu  # auto: 2 if both fit
     weights, share = element * size.parameters / parts, settings.gpu_memory_utilization * gib * GIB / shared_by
-    if settings.kv_cache_mib is not None and settings.engine_type == "vllm":
+    if settings.sizes_cache:
         share = weights + (settings.kv_cache_mib << 20)
     return Rollout(share, weights, element * sum(count for count, _ in size.layers) * cached)
 
@@ -281,7 +281,7 @@ def beyond_share(config: Config, total: float, weights: float) -> float:
     """Returns the bytes that one vllm engine and the trainer, in turns on a GPU, were measured to hold besides the
     share that the engine measures for itself; several have a reserve for it (workflows/engines/open.py)."""
     settings = config.explorer.rollout_model
-    measures = settings.engine_type == "vllm" and settings.kv_cache_mib is None and settings.on_gpu(weights, total) == 1
+    measures = settings.engine_type == "vllm" and not settings.sizes_cache and settings.on_gpu(weights, total) == 1
     return ALONE * (measures and config.mode == "colocate" and config.kind.trains and not may_overlap(config))
 
 

@@ -105,9 +105,9 @@ class RolloutModel(Section):
                                                     "settings decide")
 
     @property
-    def bytes_on_cpu(self) -> int:
-        """The size of an engine's key/value cache on a CPU."""
-        return (self.kv_cache_mib or 64) << 20
+    def sizes_cache(self) -> bool:
+        """Whether `kv_cache_mib` decides the size of a cache on a GPU."""
+        return self.engine_type == "vllm" and self.kv_cache_mib is not None
 
     def on_gpu(self, weights: float, total: float) -> int:
         """Returns how many engines share a GPU of `total` bytes. `auto`: one of a small model leaves its GPU idle while
@@ -116,20 +116,19 @@ class RolloutModel(Section):
             return 1
         if self.engines_per_gpu != "auto":
             return self.engines_per_gpu
-        part = total * (self.gpu_memory_utilization if self.kv_cache_mib is None else LARGEST)
-        fits = self.kv_cache_mib is None or 2 * self.with_cache(weights) <= part
+        part = total * (LARGEST if self.sizes_cache else self.gpu_memory_utilization)
+        fits = not self.sizes_cache or 2 * self.bytes_of_one(weights) <= part
         return 2 if 0 < 2 * weights <= SMALL * part and fits and self.tensor_parallel_size == 1 else 1
 
-    def with_cache(self, weights: float) -> float:
+    def bytes_of_one(self, weights: float) -> float:
         """Returns the bytes that an engine of these weights with `kv_cache_mib` takes on each of its GPUs."""
         return weights / self.tensor_parallel_size + (self.kv_cache_mib << 20) + ENGINE_BYTES
 
     def held(self, weights: float, total: float) -> float:
-        """Returns the bytes of a GPU of `total` that its engines hold: the share of `gpu_memory_utilization`, or, with
-        `kv_cache_mib`, the weights, caches and ENGINE_BYTES of each. weights: bytes of the whole model."""
-        if self.kv_cache_mib is None or self.engine_type != "vllm":
+        """Returns the bytes of a GPU of `total` that its engines hold. weights: bytes of the whole model."""
+        if not self.sizes_cache:
             return self.gpu_memory_utilization * total
-        return self.on_gpu(weights, total) * self.with_cache(weights)
+        return self.on_gpu(weights, total) * self.bytes_of_one(weights)
 
     @rule
     def _own_arguments(self):
@@ -145,6 +144,7 @@ class RolloutModel(Section):
 
 # tokens of a block of a CPU's cache, which rows of a prompt share whole: the least of its kernels (vLLM's default: 128)
 CPU_BLOCK = 32
+CPU_CACHE_MIB = 64  # of an engine without kv_cache_mib
 PROMPT_PIECE = 1024  # tokens of a teacher's prompts that its engine computes at once on a GPU
 
 

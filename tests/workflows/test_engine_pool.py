@@ -204,7 +204,7 @@ def test_an_engine_that_shares_its_gpu_leaves_memory_to_activations(
 
 @pytest.mark.parametrize(("number", "cache", "part"), [("auto", 1024, 0.01), (2, 1024, 0.01), (1, 200 << 10, 1.0)])
 def test_a_cache_of_a_given_size_is_what_the_engine_takes(monkeypatch, settings, tmp_path, number, cache, part):
-    """vLLM is told of the cache, 1 of 100 GiB, or of the share where that is less: it asks whether that is free."""
+    """gpu_memory_utilization is the cache's part, 1 of 100 GiB, or the given share if that is less."""
     config = _sharing(monkeypatch, settings, tmp_path, number, 1)
     config.explorer.rollout_model.kv_cache_mib = cache
     found = with_cache(config, tmp_path).explorer.rollout_model

@@ -101,7 +101,7 @@ def with_cache(config, model: Path):
     if not torch.cuda.is_available():
         return config
     total = torch.cuda.get_device_properties(0).total_memory
-    if cache is not None:  # the part that vLLM is told of must be free when it starts, and means nothing after that
+    if cache is not None:  # vLLM only checks when it starts that gpu_memory_utilization is free
         return config.but("explorer.rollout_model", settings.merged({
             "gpu_memory_utilization": min((cache << 20) / total, settings.gpu_memory_utilization),
             "extra_engine_args": {"kv_cache_memory_bytes": cache << 20}}))

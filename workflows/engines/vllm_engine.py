@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ouroboros.pipeline.settings.config import longest_sequence, resolve_dtype
-from ouroboros.pipeline.settings.explorer import CPU_BLOCK
+from ouroboros.pipeline.settings.explorer import CPU_BLOCK, CPU_CACHE_MIB
 from ouroboros.pipeline.settings.trainer import compares_routings
 from ouroboros.pipeline.settings.truncation import truncates
 from ouroboros.pipeline.store.errors import ConfigError, StageError, SyncError
@@ -331,7 +331,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
     if not gpu:
         # vLLM keeps prefixes of recurrent states with chunked prompts alone, and has blocks of their size
         more = {"enable_prefix_caching": False} if recurrent_layers(known.to_dict()) else {"block_size": CPU_BLOCK}
-        device = {"kv_cache_memory_bytes": settings.bytes_on_cpu, **WHOLE_PROMPTS, **more}
+        device = {"kv_cache_memory_bytes": (settings.kv_cache_mib or CPU_CACHE_MIB) << 20, **WHOLE_PROMPTS, **more}
     return {
         "model": str(model),
         "dtype": resolve_dtype(limits.dtype, gpu),

@@ -41,7 +41,8 @@ def test_what_tokens_are_sampled_among_takes_host_memory_until_replies_end():
     """2 * 4 bytes, the set's own top_k of 1,024, 256 sequences, replies of 12,288: 24 GiB; the step has 512 rollouts.
     Of a step of 128 half of it; without truncation nothing."""
     own = "buffer.explorer_input.taskset.rollout_args.top_k"
-    long = {own: 1024, "model.top_k": 4, "model.max_response_tokens": 12_288, "buffer.batch_size": 64}
+    long = {own: 1024, "model.top_k": 4, "model.max_response_tokens": 12_288, "buffer.batch_size": 64,
+            "explorer.rollout_model.max_num_seqs": 256}
     assert keys(rft(**long)) == []
     assert keys(rft(**long | {"model.max_response_tokens": 12_289})) == [own]
     assert keys(rft(**long | {"model.max_response_tokens": 24_576, "buffer.batch_size": 16})) == []

@@ -115,7 +115,7 @@ def test_arguments_of_vllm_beside_another_engine_are_a_warning():
 def test_the_list_has_every_argument_that_an_engine_is_started_with(gpu, tiny_model):
     config = overridden()
     own = _arguments(tiny_model, config, gpu, True, lora(lora_rank=8)).keys()
-    # a user may set the first beside a GPU, the second anywhere
+    # a user may set the first on a machine with a GPU, the second anywhere
     assert own - {"enable_chunked_prefill", "block_size"} <= OWN_ENGINE_ARGS.keys()
     assert "enable_chunked_prefill" not in own or not gpu
 
