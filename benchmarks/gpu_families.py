@@ -54,12 +54,22 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # name -> model_type, setti
     "qwen3_moe": ("qwen3_moe", {
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "num_experts": 64,
         "num_local_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512, "norm_topk_prob": True}),
+    "gemma4": ("gemma4_text", GEMMA | {
+        "sliding_window": 512, "num_attention_heads": 8, "global_head_dim": 512, "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 32768}),
+    "glm4_moe": ("glm4_moe", {
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "n_routed_experts": 32,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 512, "use_qk_norm": True, "attention_bias": True}),
+    "deepseek_v3": ("deepseek_v3", {
+        "num_attention_heads": 16, "num_key_value_heads": 16, "n_routed_experts": 32, "n_group": 4, "topk_group": 2,
+        "num_experts_per_tok": 4, "moe_intermediate_size": 512, "first_k_dense_replace": 1, "q_lora_rank": 512,
+        "topk_method": "noaux_tc"}),
 }
 BACKEND = "explorer.rollout_model.extra_engine_args.additional_config.gdn_prefill_backend=triton"
 NEEDED = {"qwen3_5": [BACKEND]}  # vLLM's default there compiles a kernel of flashinfer first
 ALONE = {"PYTHONUNBUFFERED": "1", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 REPLAYED = "algorithm.enable_router_replay=true"
-IN_ORDER = ("qwen3_5", "gpt_oss", "qwen3_moe", "nemotron_h", "gemma3")
+IN_ORDER = ("qwen3_5", "gpt_oss", "qwen3_moe", "nemotron_h", "gemma3", "gemma4", "glm4_moe", "deepseek_v3")
 COLUMNS = {  # of the table -> of a line of --out, or several
     "step, s": ("seconds",), "rollout, tokens/s": ("rollout_tokens_per_second",),
     "update, tokens/s": ("train_tokens_per_second",), "rows": ("packing",),

@@ -38,7 +38,8 @@ TUNED = {"gradient_checkpointing": False, "vllm_enable_sleep_mode": False, "vllm
 TRL = {"TRL, as documented": {"trl": DOCUMENTED}, "TRL, tuned": {"trl": TUNED}}
 VERL = {"verl, as documented": {"verl": []},
         "verl, bypass_mode": {"verl": ["algorithm.rollout_correction.bypass_mode=True"]}}
-OVERLAP = ["synchronizer.sync_offset=1", "trainer.overlap=true", "explorer.rollout_model.gpu_memory_utilization=0.3"]
+OVERLAP = ["synchronizer.sync_offset=1", "trainer.overlap=true",
+           "explorer.rollout_model.kv_cache_mib=2304"]  # each of two engines: 256 rows of 640 tokens, 12 KiB a token
 TWO = ["trainer.ranks=2", "explorer.rollout_model.engine_num=2"]
 AHEAD = {"this tree, one step ahead": {"overrides": ["synchronizer.sync_offset=1", "trainer.overlap=false"]},
          "this tree, overlapping": {"overrides": OVERLAP}}
