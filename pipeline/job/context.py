@@ -115,6 +115,7 @@ def _run(work: Callable[[Context], None], context: Context) -> bool:
               files.locked(directory / ".lock", lambda holder: _wait(context, holder))):
             context.waits = False
             if files.is_complete(directory):
+                context.ending.complete()
                 context.log.info("already complete")
                 return False
             spec = files.read_json(directory / "stage.json")
@@ -168,7 +169,7 @@ def _record(context: Context, problem: str) -> None:
     context.log.error("%s", problem)
     context.log.error("%s%s", LOG, hint)
     with contextlib.suppress(OSError):  # the failure itself may be a full disk
-        if not context.waits:
+        if not context.waits and not files.is_complete(place):
             write_error(place, problem, hint)
 
 
@@ -234,7 +235,9 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
            if (lost := recovery.lost(context.directory)) else {}),
         hashes.FILES: hashes.seal(context.directory),
     }
-    files.write_json(context.directory / files.MANIFEST, manifest)
+    with context.ending.deferred():
+        files.write_json(context.directory / files.MANIFEST, manifest)
+        context.ending.complete()
     context.log.info("complete in %.1f s: %s", manifest["seconds"], json.dumps(context.made, ensure_ascii=False)[:300])
     return False
 

@@ -26,7 +26,7 @@ from typing import NoReturn
 from ouroboros.pipeline.job import step
 from ouroboros.pipeline.job.activity import Activity, show_stack_on_signal
 from ouroboros.pipeline.job.context import Context, advised, ending, open_stage, our_environment
-from ouroboros.pipeline.job.ending import INTERRUPTED, SIGNALS, TOGETHER_SECONDS, Ending, Stopped, die_with_parent
+from ouroboros.pipeline.job.ending import INTERRUPTED, SIGNALS, TOGETHER_SECONDS, Stopped, die_with_parent, end_later
 from ouroboros.pipeline.job.error_file import last_line
 from ouroboros.pipeline.job.own_process import ProcessEnded, called, calls_file, ended_early
 from ouroboros.pipeline.job.threads import record_threads, thread_environment
@@ -36,7 +36,7 @@ from ouroboros.pipeline.store.errors import OuroError, StageError, masked
 from ouroboros.pipeline.store.user_errors import brief, users_frames, users_traceback
 
 POLL_SECONDS = 0.05
-GRACE_SECONDS, LEAVE_SECONDS = 5.0, 60.0  # for a child that saves nothing when asked to end; to end by itself
+GRACE_SECONDS = 5.0  # for a child that saves nothing when asked to end
 TRAINER = "trainer"  # the child that saves a checkpoint
 NOTABLE_SECONDS = 10.0
 RENDEZVOUS = ".rendezvous"  # in a stage's directory: where the ranks of a trainer on one node meet
@@ -277,6 +277,8 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         if os.environ.get("RANK", "0") == "0":
             context.activity = Activity(activity_file(directory, name))
         work(context)
+        if name == TRAINER:
+            context.ending.complete()
     except Stopped as stopped:
         _write_error(context, name, str(stopped), str(stopped))
         code = stopped.exit_code
@@ -295,31 +297,29 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
     if name == TRAINER and code == 0:
         leave()
     if name != TRAINER:  # which may be writing a checkpoint
-        at_last = threading.Timer(LEAVE_SECONDS, os._exit, [code])  # threads of user code may go on for ever
-        at_last.daemon = True
-        at_last.start()
+        end_later(code)
     sys.exit(code)  # here, where no traceback keeps engine and model alive
 
 
 def leave(waits: bool = False) -> NoReturn:
-    """Ends a process whose work is complete, with exit code 0 whatever signal comes; a second Ctrl-C ends it at once.
-    Calls what is registered with atexit and writes what is left in open files, but takes neither model nor libraries
-    apart, which takes seconds. waits: first for threads, as Python does. Prints errors."""
-    with (asked := Ending()).deferred():
-        try:
-            asked.listen(lambda stopped: os._exit(0))
-            for phase in (threading._shutdown, atexit._run_exitfuncs)[not waits:]:  # neither has a public name
-                try:
-                    phase()
-                except BaseException:  # sys.exit too
-                    traceback.print_exc()
-            for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):  # a text is on a buffer
-                # by type(): isinstance asks the object, and a proxy of one that is gone (of torch's, say) raises
-                for file in [one for one in gc.get_objects() if issubclass(type(one), kind)]:
-                    with contextlib.suppress(Exception):  # a pipe that nobody reads, a closed file, a user's class
-                        file.flush()
-        finally:
-            os._exit(0)
+    """Ends a process whose work is complete, with exit code 0. Calls what is registered with atexit and writes what is
+    left in open files, but takes neither model nor libraries apart, which takes seconds. waits: first for threads, as
+    Python does. Prints errors."""
+    try:
+        for phase in (threading._shutdown, atexit._run_exitfuncs)[not waits:]:  # neither has a public name
+            try:
+                phase()
+            except BaseException:  # sys.exit too
+                traceback.print_exc()
+        end_later(0)  # a pipe that is full may never be read
+        gc.unfreeze()  # what pipeline/job/opening.py froze is in no list of objects
+        for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):  # a text is on a buffer
+            # by type(): isinstance asks the object, and a proxy of one that is gone (of torch's, say) raises
+            for file in [one for one in gc.get_objects() if issubclass(type(one), kind)]:
+                with contextlib.suppress(Exception):  # a pipe that nobody reads, a closed file, a user's class
+                    file.flush()
+    finally:
+        os._exit(0)
 
 
 def _write_error(context: Context, name: str, short: str, full: str) -> None:

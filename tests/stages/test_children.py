@@ -136,7 +136,7 @@ def test_what_a_child_raises_keeps_its_secrets_out_of_its_files(start, monkeypat
 def test_a_thread_of_user_code_that_never_ends_holds_up_no_stage(start, then, words):
     body = f"import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); {then}"
     program = STAGE_CHILD.format(body=body).replace('"trainer"', '"explorer"').replace(
-        "import sys\n", "import sys\nfrom ouroboros.stages.explorer import children\nchildren.LEAVE_SECONDS = 0.5\n")
+        "import sys\n", "import sys\nfrom ouroboros.pipeline.job import ending\nending.LEAVE_SECONDS = 0.5\n")
     begin = time.monotonic()
     if words:
         assert words in dies(start, explorer=program)[0]
@@ -191,21 +191,25 @@ run_child(work, "trainer", "doc")
 
 LEAVES = """
 import atexit, threading, time, weakref
+from ouroboros.pipeline.job.opening import opening
 from ouroboros.stages.explorer.children import run_child
 class Graph:
     pass
 gone = weakref.proxy(Graph())  # as torch's tracer leaves them, which raise whatever they are asked
 def work(context):
+    global log
+    with opening():  # as where a trainer imports plug-ins
+        log = open("own.log", "w")
     atexit.register(open, "registered", "w")
     threading.Thread(target=time.sleep, args=[60]).start()
     print("buffered", end="")
     log.write("a row")
-log = open("own.log", "w")
 run_child(work, "trainer", "doc")
 """
 
 
-def test_a_trainer_that_is_done_calls_what_is_registered_and_waits_for_no_thread(start):
+def test_a_trainer_that_is_done_calls_what_is_registered_and_waits_for_no_thread(start, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     begin = time.monotonic()
     start(trainer=LEAVES)
     assert os.path.exists("registered")
@@ -490,17 +494,25 @@ run_followed(work, "doc")
 """
 
 
-def test_the_stage_starts_again_by_itself_and_knows_the_function(start, tmp_path):
-    spec = files.read_json(start.directory / "stage.json")
-    spec["config"] |= {"explorer": {"step_timeout_seconds": None, "max_timeout": None}, "verify": "hash"}
-    files.write_json(start.directory / "stage.json", spec | {"kind": "model"})
+@pytest.fixture
+def command(start):
+    """command(text): of a stage that has no inputs and this module."""
+    def written(text: str) -> list[str]:
+        spec = files.read_json(start.directory / "stage.json")
+        spec["config"] |= {"explorer": {"step_timeout_seconds": None, "max_timeout": None}, "verify": "hash"}
+        files.write_json(start.directory / "stage.json", spec | {"kind": "model"})
+        Path("stage.py").write_text(text)
+        return [sys.executable, "stage.py", str(start.directory)]
+
+    return written
+
+
+def test_the_stage_starts_again_by_itself_and_knows_the_function(start, command):
     listed = ("from ouroboros.pipeline.job import own_process\n        "
               "if 'mine:run' not in own_process.functions(context.directory):")
-    (tmp_path / "child_explorer.py").write_text(CALLING.format(body=f"{listed} os._exit(3)"))
-    (tmp_path / "stage.py").write_text(STAGE)
-    command = [sys.executable, "stage.py", str(start.directory)]
+    Path("child_explorer.py").write_text(CALLING.format(body=f"{listed} os._exit(3)"))
     begin = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command(STAGE), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - begin < 50
     assert {"late", "registered"} <= {*os.listdir()}
@@ -510,38 +522,43 @@ def test_the_stage_starts_again_by_itself_and_knows_the_function(start, tmp_path
     assert not (start.directory / "stage.error").exists()
 
 
-@pytest.mark.parametrize(("signals", "late"), [
-    ([signal.SIGTERM], True), ([signal.SIGINT, signal.SIGTERM], True), ([signal.SIGINT, None, signal.SIGINT], False)])
-def test_a_complete_stage_stays_so_whatever_comes_while_it_leaves(start, tmp_path, signals, late):
-    """A signal while it waits for a thread of 4 seconds, functions at exit that fail or exit with 3, an open file. A
-    second Ctrl-C, after the second in which all are one, ends the wait."""
-    spec = files.read_json(start.directory / "stage.json")
-    spec["config"] |= {"explorer": {"step_timeout_seconds": None, "max_timeout": None}, "verify": "hash"}
-    files.write_json(start.directory / "stage.json", spec | {"kind": "model"})
-    (tmp_path / "stage.py").write_text("""
-import atexit, sys, threading, time
+LEAVING = """
+import atexit, logging, os, sys, threading, time
+from signal import *
+from ouroboros.pipeline.job import ending
 from ouroboros.stages.follow import run_followed
+ending.LEAVE_SECONDS = {limit}
 def work(context):
-    threading.Thread(target=lambda: (time.sleep(4), open("late", "w"))).start()
+    threading.Thread(target=lambda: (time.sleep({seconds}), open("late", "w"))).start()
+    context.log.addHandler(Asks())
+class Asks(logging.Handler):
+    def emit(self, record):
+        if record.msg.startswith("complete"):  # the first line after the manifest
+            {then}
 file = open("mapped", "w+b")
 file.write(b"whole")
+full = open(os.pipe()[1], "wb", buffering=70000)
 atexit.register(sys.exit, 3)
 atexit.register(lambda: 1 / 0)
 run_followed(work, "doc")
-""")
-    process = subprocess.Popen([sys.executable, "stage.py", str(start.directory)], stderr=subprocess.PIPE, text=True)
-    while not (start.directory / files.MANIFEST).exists():
-        time.sleep(0.02)
-        assert process.poll() is None
-    time.sleep(0.7)  # it leaves
-    for number in signals:
-        process.send_signal(number) if number else time.sleep(1.2)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    assert (tmp_path / "late").exists() == late
-    assert ("ZeroDivisionError" in said) == late
-    if late:
-        assert (tmp_path / "mapped").read_bytes() == b"whole"
+"""
+
+
+@pytest.mark.parametrize(("then", "seconds", "limit", "late"), [
+    ("raise_signal(SIGINT); raise_signal(SIGTERM)", 1, 60, True),
+    ("raise_signal(SIGINT); threading.Timer(1.5, os.kill, [os.getpid(), SIGINT]).start()", 30, 60, False),
+    ("raise_signal(SIGTERM)", 600, 1, False), ("full.write(bytes(69000))", 0, 1, True)])
+def test_a_complete_stage_stays_so_whatever_comes_while_it_leaves(start, command, then, seconds, limit, late):
+    """A signal as soon as there is the manifest, a thread, functions at exit that fail or exit with 3, an open file. A
+    second Ctrl-C, after the second in which all are one, ends the wait for the thread; after one signal the wait has a
+    limit, as has always that for the reader of a full pipe."""
+    text = LEAVING.format(then=then, seconds=seconds, limit=limit)
+    done = subprocess.run(command(text), stderr=subprocess.PIPE, text=True, timeout=25, check=False)
+    assert done.returncode == 0, done.stderr
+    assert Path("late").exists() == late
+    assert ("ZeroDivisionError" in done.stderr) == late
+    if limit == 60 and late:
+        assert Path("mapped").read_bytes() == b"whole"
     assert files.is_complete(start.directory)
     assert not (start.directory / "stage.error").exists()
 
