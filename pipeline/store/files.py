@@ -61,6 +61,7 @@ def explained(path: Path) -> Iterator[None]:
 ROOM = ("Make room there (`ouro gc` lists what no run needs in store/) or have it mounted for writing, or set "
         "checkpoint_root_dir to a directory of another file system")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+NO_FLUSH = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)  # of a directory
 NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 
 
@@ -241,8 +242,10 @@ def flush_to_disk(path: Path) -> None:
     """Flushes a file, or the names in a directory where the file system can."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        with contextlib.suppress(*[OSError] * path.is_dir()):
-            os.fsync(descriptor)
+        os.fsync(descriptor)
+    except OSError as error:
+        if not path.is_dir() or error.errno not in NO_FLUSH:
+            raise
     finally:
         os.close(descriptor)
 

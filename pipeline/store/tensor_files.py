@@ -106,12 +106,12 @@ class Writer(AbstractContextManager):
     def __init__(self, path: Path, *others: Any, cached: bool = False):
         """others: hashlib objects to update besides. cached: whether the page cache keeps it, for a reader; else it
         goes past that where the file system can: to find new pages takes a virtual machine longer than a disk does."""
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        self._buffers = deque(np.frombuffer(mmap(-1, CHUNK), np.uint8) for _ in range(BUFFERS))  # whole pages
+        self._file, self._cached = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), cached
         if not cached:
             with suppress(OSError):
                 fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_DIRECT)
         self._hashes, self._size = (xxhash.xxh3_64(), *others), 0
-        self._buffers = deque(np.frombuffer(mmap(-1, CHUNK), np.uint8) for _ in range(BUFFERS))  # whole pages
         self._pool, self._calls = ThreadPoolExecutor(BUFFERS - 1), deque()
         self._error: Exception | None = None
 
@@ -141,8 +141,9 @@ class Writer(AbstractContextManager):
 
     def _write(self, offset: int, data: np.ndarray) -> None:
         _write_at(self._file, offset, data)
-        with suppress(OSError):  # advice, which not every file system takes: drops what is on the disk
-            os.posix_fadvise(self._file, offset, len(data), os.POSIX_FADV_DONTNEED)
+        if not self._cached:
+            with suppress(OSError):  # advice, which not every file system takes: drops what is on the disk
+                os.posix_fadvise(self._file, offset, len(data), os.POSIX_FADV_DONTNEED)
 
     def flush(self) -> None:
         """Nothing is held back that the end of the block does not write."""
@@ -161,7 +162,8 @@ def _write_at(file: int, offset: int, data: np.ndarray) -> None:
     while data.nbytes:
         direct = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT
         try:
-            done = os.pwrite(file, data, offset)
+            if not (done := os.pwrite(file, data, offset)):
+                raise OSError(errno.EIO, "nothing was written")
         except OSError as error:  # whole blocks alone go past the page cache, and on some file systems none
             if not direct or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
@@ -196,7 +198,8 @@ def _read_into(memory: np.ndarray, path: Path) -> np.ndarray:
     with open(path, "rb", buffering=0) as file:
         def fill(part: np.ndarray, at: int) -> None:
             while part.nbytes:
-                done = os.preadv(file.fileno(), [part], at)
+                if not (done := os.preadv(file.fileno(), [part], at)):
+                    raise ModelError(f"{path} became shorter while it was read.")
                 part, at = part[done:], at + done
 
         in_threads(lambda at: fill(memory[at : at + CHUNK], at), range(0, memory.nbytes, CHUNK))

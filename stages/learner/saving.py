@@ -108,6 +108,8 @@ class Saving:
                 manifest |= _hashed(temporary, known)
                 if rows:
                     rows.result()
+                for home in filter(Path.exists, hashes.homes(self.context.directory)):  # the names of rows
+                    files.flush_to_disk(home)
                 files.write_json(temporary / files.MANIFEST, manifest)
             with suppress(*[FileNotFoundError] * (not whole)):  # another rank that cannot write deletes them
                 files.flush_tree(temporary)

@@ -20,6 +20,7 @@ from ouroboros.stages.learner.engine import attention
 from ouroboros.stages.learner.engine.batch import Row
 from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.sharing import Segments
+from ouroboros.stages.learner.engine.snapshot import written
 from ouroboros.stages.learner.objective import Objective
 from tests.configs import TINY, overridden
 from tests.factories import TEXT
@@ -99,6 +100,17 @@ def every_kind(model: Path, process: Process, settings: Sequence[str] = ()) -> d
     return {kind: train(model, process, (*own, *settings), kind == "ppo") for kind, own in KINDS.items()}
 
 
+def resumed(model: Path, process: Process, directory: Path) -> list[list[float]]:
+    """Losses of two steps of a policy in bfloat16 after a checkpoint of masters, and of one that takes it up."""
+    config = overridden(*TINY, "algorithm.algorithm_type=sft", "model.dtype=bfloat16")
+    actors, objective = [Actor(model, config, process) for _ in range(2)], Objective(config)
+    actors[0].step(rows(), objective, 1e-2, 1)
+    written(actors[0].zero.save(directory))
+    process.barrier()
+    actors[1].zero.load(directory)
+    return [[actor.step(rows(), objective, 1e-2, step).loss for step in (2, 3)] for actor in actors]
+
+
 if __name__ == "__main__":
     _, path, out, *given = sys.argv
     split = overridden(*TINY, *given).trainer.ulysses_sequence_parallel_size
@@ -110,6 +122,7 @@ if __name__ == "__main__":
 
         made["exhausted"] = {place: exhausted.train(Path(path), group, place, budget, rank=1)
                              for place, budget in (("backward", 80), ("nowhere", 40))}
+        made["resumed"] = resumed(Path(path), group, Path(f"{out}.checkpoint"))
     if group.rank == 0:
         files.write_json(Path(out), made)
     group.barrier()

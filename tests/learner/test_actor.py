@@ -118,6 +118,9 @@ def test_a_checkpoint_of_other_ranks_is_refused(learner, trained, tmp_path):
         (tmp_path / "state" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
     with refuses(ModelError, "2 trainer", "are 1", "trainer.ranks=2"):
         learner.zero.load(tmp_path)
+    (tmp_path / "state" / "zero_pp_rank_0_mp_rank_00_optim_states.pt").unlink()
+    with refuses(ModelError, tmp_path, "zero_pp_rank_0", "zero_pp_rank_1"):  # of weights by name nothing begins
+        learner.zero.load(tmp_path)
 
 
 def test_the_reference_is_the_model_that_training_began_with(learner, trained, tiny_model):

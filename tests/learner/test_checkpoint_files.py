@@ -3,10 +3,12 @@
 import errno
 import fcntl
 import hashlib
+import mmap
 import os
 import pickle
 import resource
 import time
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -155,6 +157,48 @@ def test_a_file_of_torch_that_cannot_be_written_raises_why(tmp_path):
             torch.save({"a": torch.zeros(4 << 20), "b": torch.zeros(9)}, file)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_what_no_reader_needs_goes_past_the_page_cache_where_the_file_system_takes_it(tmp_path, monkeypatch, cached):
+    """All whole chunks; what is less than a block at the end cannot."""
+    written_at, calls = os.pwrite, []
+
+    def pwrite(file, data, offset):
+        done = written_at(file, data, offset)
+        calls.append((offset, bool(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT)))
+        return done
+
+    try:
+        probe = os.open(tmp_path / "probe", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+        written_at(probe, mmap.mmap(-1, CHUNK), 0)
+        os.close(probe)
+    except OSError as error:
+        pytest.skip(f"{tmp_path}: {error}")
+    advised = []
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "posix_fadvise", lambda *given: advised.append(given[1]))
+    with Writer(tmp_path / "a", cached=cached) as file:
+        file.write(bytes(2 * CHUNK))
+        _ = [call.result() for call in file._calls]  # so that the end does not take it from them
+        file.write(bytes(5))
+    assert sorted(calls) == [(0, not cached), (CHUNK, not cached), (2 * CHUNK, False)]
+    assert sorted(advised) == ([] if cached else [0, CHUNK, 2 * CHUNK])
+
+
+@pytest.mark.parametrize(("home", "name", "answer", "error"), [
+    (os, "pwrite", Mock(return_value=0), OSError), (tensor_files, "mmap", Mock(side_effect=MemoryError), MemoryError)])
+def test_a_file_that_takes_nothing_or_has_no_memory_for_its_chunks_is_closed(
+        tmp_path, monkeypatch, home, name, answer, error):
+    def writes():
+        with Writer(tmp_path / "a") as file:
+            file.write(b"some")
+
+    before = {*os.listdir("/proc/self/fd")}
+    monkeypatch.setattr(home, name, answer)
+    with pytest.raises(error):
+        writes()
+    assert {*os.listdir("/proc/self/fd")} == before
 
 
 @pytest.mark.parametrize("others", [2, 9])

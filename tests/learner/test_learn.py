@@ -328,19 +328,23 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_stage_at_the_next_step_and
     assert recovery.rewind(stage.directory, print) == 2
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOENT])
-def test_a_checkpoint_that_does_not_reach_the_disk_ends_the_stage_and_displaces_none(stage, monkeypatch, code):
-    """Nor where its files are gone though all ranks have written theirs."""
-    failures = [OSError(code, os.strerror(code))]
+@pytest.mark.parametrize(("how", "name", "code", "kept"), [
+    ("flush_tree", ".step=000004.tmp", errno.ENOSPC, 1), ("flush_tree", ".step=000004.tmp", errno.ENOENT, 1),
+    ("flush_to_disk", "steps", errno.EIO, 0)])
+def test_a_checkpoint_that_does_not_reach_the_disk_ends_the_stage_and_displaces_none(
+        stage, monkeypatch, how, name, code, kept):
+    """Nor where its files are gone though all ranks have written theirs, nor one whose rows have no names there."""
+    failures, flushed = [OSError(code, os.strerror(code))], getattr(files, how)
 
-    def flush(directory):
-        if "step=000004" in directory.name and failures:
+    def flush(path):
+        if path.name == name and failures:
             raise failures.pop()
+        flushed(path)
 
-    monkeypatch.setattr(files, "flush_tree", flush)
+    monkeypatch.setattr(files, how, flush)
     with refuses(OSError, os.strerror(code)):
         learn.Trainer(stage).run()
-    assert [p.name for p in (stage.directory / "checkpoints").iterdir()] == ["step=000002"]
+    assert [p.name for p in (stage.directory / "checkpoints").iterdir()] == ["step=000002"][:kept]
 
 
 def test_a_checkpoint_waits_for_the_files_of_all_ranks(stage):

@@ -71,6 +71,7 @@ def test_two_steps_see_and_learn_the_same(alone, tiny_model, tmp_path, ranks, se
         both = found["exhausted"]
         assert both["backward"]["budgets"] == both["nowhere"]["budgets"] == [40, 40]
         assert_nothing_is_left(both["backward"], both["nowhere"])
+        assert found["resumed"][0] == found["resumed"][1]
 
 
 @pytest.mark.adapters

@@ -25,7 +25,9 @@ from ouroboros.stages.learner.engine.process import Process
 from ouroboros.stages.learner.engine.recurrent import layers_of
 from ouroboros.stages.learner.engine.snapshot import Part, Written
 
-STATES = ("masters", "state")  # without and with weights by name: earlier releases must not take one for the other
+# without and with weights by name: earlier releases must not take one for the other. ZeRO-3, which never had them,
+# keeps the name that they read
+STATES = ("masters", "state")
 
 
 class ZeroEngine:
@@ -158,7 +160,7 @@ class ZeroEngine:
 
     def save(self, directory: Path, weights: bool = False) -> list[Part]:
         """The exact state of the optimizer and of all trainable weights, as files of an existing directory. weights: by
-        name too, as they compute. Below ZeRO-3 `load` has them from the optimizer's float32 masters: a step rounds
+        name too, as they compute, below ZeRO-3. `load` has them from the optimizer's float32 masters: a step rounds
         those."""
         weights = weights or self.zero_stage == 3
         self.engine.save_checkpoint(str(directory), tag=STATES[weights], exclude_frozen_parameters=True)
@@ -171,11 +173,16 @@ class ZeroEngine:
 
     def load(self, directory: Path) -> None:
         """Loads a state written by `save`. Raises ModelError when the number of ranks or the module was different."""
-        tag = STATES[not (directory / STATES[False]).exists()]
-        found, ranks = len(list((directory / tag).glob("*zero_pp_rank_*_optim_states.pt"))), self.process.ranks
-        if found != ranks:
-            raise ModelError(f"{directory} was written by {found} trainer ranks, now there are {ranks}. "
-                             f"Resume with trainer.ranks={found}, or delete the stage directory to start again.")
+        tag, ranks = STATES[not (directory / STATES[False]).exists()], self.process.ranks
+        named = {self.engine._get_rank_zero_ckpt_name(str(directory), tag, self.engine.checkpoint_mp_rank, rank,
+                                                      self.engine.bfloat16_enabled()) for rank in range(ranks)}
+        found = {str(path) for path in (directory / tag).glob("*zero_pp_rank_*_optim_states.pt")}
+        if len(found) != ranks:
+            raise ModelError(f"{directory} was written by {len(found)} trainer ranks, now there are {ranks}. "
+                             f"Resume with trainer.ranks={len(found)}, or delete the stage directory to start again.")
+        again = "Resume with the settings and libraries that wrote it, or delete the stage directory to start again."
+        if lacking := named - found:  # without masters DeepSpeed would take weights by name, and there are none
+            raise ModelError(f"{min(lacking)} is missing: the state has {min(found)}. {again}")
         path = self.engine._get_ckpt_name(str(directory), tag)
         held = self.engine.checkpoint_engine.load(path, "cpu", mmap=True)  # its names: the weights stay on the disk
         theirs, ours = ([f"{name} {[*size]}" for group in shapes for name, size in group.items()] + buffers
@@ -183,8 +190,7 @@ class ZeroEngine:
                             self.engine._get_zero_param_shapes(), self.engine._get_buffer_names())))
         if theirs != ours:  # masters have no names: their order tells them apart
             other = min({*theirs} ^ {*ours}, default="their order")
-            raise ModelError(f"{path} is of other weights than train now: {other} differs. Resume with the settings "
-                             "and libraries that wrote it, or delete the stage directory to start again.")
+            raise ModelError(f"{path} is of other weights than train now: {other} differs. {again}")
         self.engine.load_checkpoint(str(directory), tag=tag, load_module_strict=False)
         if self.zero_stage < 3:
             self.engine.optimizer.update_lp_params()

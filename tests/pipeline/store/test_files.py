@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -116,16 +117,16 @@ def test_what_is_no_json_is_named(tmp_path, content):
         files.read_json(tmp_path / "a.json")
 
 
-@pytest.mark.parametrize("refuses_directories", [False, True])
-def test_the_names_of_a_directory_and_its_own_are_flushed_after_it_has_them(tmp_path, monkeypatch, refuses_directories):
+@pytest.mark.parametrize("refused", [0, errno.EINVAL])
+def test_the_names_of_a_directory_and_its_own_are_flushed_after_it_has_them(tmp_path, monkeypatch, refused):
     """File systems that cannot flush a directory say so."""
     flushed = []
 
     def fsync(descriptor):
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         flushed.append((path.name, names(path) if path.is_dir() else []))
-        if refuses_directories and path.is_dir():
-            raise OSError(errno.EINVAL, "Invalid argument")
+        if refused and path.is_dir():
+            raise OSError(refused, "refused")
 
     monkeypatch.setattr(os, "fsync", fsync)
     with files.new_directory(tmp_path / "made") as directory:
@@ -135,6 +136,9 @@ def test_the_names_of_a_directory_and_its_own_are_flushed_after_it_has_them(tmp_
     assert flushed[-1] == (tmp_path.name, ["made"])
     for one in ((directory.name, ["inner", files.MANIFEST]), ("inner", ["data"]), ("data", []), (files.MANIFEST, [])):
         assert one in flushed
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.EIO, "of the disk")))
+    with pytest.raises(OSError, match="of the disk"):
+        files.flush_to_disk(tmp_path)
 
 
 def test_a_directory_appears_with_all_its_files_in_the_place_of_half_of_one_and_one_that_fails_leaves_nothing(tmp_path):
