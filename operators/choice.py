@@ -105,16 +105,13 @@ def _per_token(function: Callable, name: str, key: str, tensors: Callable, neede
             had = [str(tuple(part.shape)) if isinstance(part, Tensor) else type(part).__name__
                    for part in parts or [found]]
             raise ConfigError(f"{key}={name} answered with {', '.join(had)} for N = {length} tokens; needed {needed}.")
-        if learns and not parts[0].requires_grad and any(_asks(column) for column in given.values()):
+        if learns and not parts[0].requires_grad and any(
+                isinstance(one, Tensor) and one.requires_grad for one in given.values()):
             raise ConfigError(f"{key}={name} answered with a value that no gradient reaches: it was computed from "
                               "detached tensors, or not from what has a gradient. Nothing would be learnt.")
         return found
 
     return checked
-
-
-def _asks(column: Any) -> bool:
-    return isinstance(column, Tensor) and column.requires_grad
 
 
 def _advantages(found: Any, batch: pa.Table, what: str) -> pa.Table:

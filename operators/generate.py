@@ -9,12 +9,12 @@ curation splits train and test by `countdown_key`: no permutation of a held-out 
 are in operators/digits.py, worlds that agents act in in operators/worlds/.
 """
 
-import dataclasses
 import itertools
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from ouroboros.operators.digits import digits
 from ouroboros.operators.worlds.folder import folder
@@ -54,7 +54,7 @@ def countdown(seed: int, tasks: int, demonstrations: int, dirt: float, numbers=C
     def draw_pair() -> RawTask:
         given, target = _draw(source, numbers, low, high, largest_target)
         right = source.choice(expressions(given, target))
-        return dataclasses.replace(_row(given, target), chosen=right, rejected=_wrong(source, given, target, high))
+        return replace(_row(given, target), chosen=right, rejected=_wrong(source, given, target, high))
 
     rows = _distinct(draw_task, tasks, "tasks") + _distinct(draw_demonstration, demonstrations, "demonstrations")
     rows += _distinct(draw_pair, pairs, "pairs")
@@ -62,7 +62,7 @@ def countdown(seed: int, tasks: int, demonstrations: int, dirt: float, numbers=C
     rows += [fault(source, source.choice(rows)) for fault in list(faults) if rows]
     source.shuffle(rows)
     for position, row in enumerate(rows):
-        yield dataclasses.replace(row, row=position)
+        yield replace(row, row=position)
 
 
 def _wrong(source: random.Random, given: list[int], target: int, high: int) -> str:
@@ -150,60 +150,26 @@ def _distinct(draw, count: int, what: str) -> list[RawTask]:
 # Each takes a random source and a clean row and returns a row with one realistic fault.
 
 
-def _duplicate(source: random.Random, row: RawTask) -> RawTask:
-    return row
-
-
 def _unsolvable(source: random.Random, row: RawTask) -> RawTask:
     """A target above the sum of all numbers."""
     given = json.loads(row.answer)["numbers"]
     return _row(given, sum(given) + source.randint(1, 9))
 
 
-def _broken_json(source: random.Random, row: RawTask) -> RawTask:
-    return dataclasses.replace(row, answer=row.answer[: source.randint(1, len(row.answer) - 1)])
-
-
-def _missing_target(source: random.Random, row: RawTask) -> RawTask:
-    return dataclasses.replace(row, answer=json.dumps({"numbers": json.loads(row.answer)["numbers"]}))
-
-
-def _empty_question(source: random.Random, row: RawTask) -> RawTask:
-    return dataclasses.replace(row, question=source.choice(("", "   ", "\t\n")))
-
-
-def _null_question(source: random.Random, row: RawTask) -> RawTask:
-    return dataclasses.replace(row, question=None)
-
-
-def _null_answer(source: random.Random, row: RawTask) -> RawTask:
-    return dataclasses.replace(row, answer=None)
-
-
-def _overlong(source: random.Random, row: RawTask) -> RawTask:
-    return dataclasses.replace(row, question=" ".join([row.question] * source.randint(4, 12)))
-
-
-def _non_ascii(source: random.Random, row: RawTask) -> RawTask:
-    return dataclasses.replace(row, question=row.question.replace(" ", f" {TIMES} ", 1))
-
-
-def _whitespace(source: random.Random, row: RawTask) -> RawTask:
-    """Tabs, no-break spaces and a line end instead of single spaces: repairable by mappers."""
-    return dataclasses.replace(row, question=row.question.replace(" ", source.choice(("\t", "\u00a0"))) + " \n")
-
-
-DIRT = {
-    "duplicate": _duplicate,
+DIRT: dict[str, Callable[[random.Random, RawTask], RawTask]] = {
+    "duplicate": lambda source, row: row,
     "unsolvable": _unsolvable,
-    "broken_json": _broken_json,
-    "missing_target": _missing_target,
-    "empty_question": _empty_question,
-    "null_question": _null_question,
-    "null_answer": _null_answer,
-    "overlong": _overlong,
-    "non_ascii": _non_ascii,
-    "whitespace": _whitespace,
+    "broken_json": lambda source, row: replace(row, answer=row.answer[: source.randint(1, len(row.answer) - 1)]),
+    "missing_target": lambda source, row: replace(row, answer=json.dumps(
+        {"numbers": json.loads(row.answer)["numbers"]})),
+    "empty_question": lambda source, row: replace(row, question=source.choice(("", "   ", "\t\n"))),
+    "null_question": lambda source, row: replace(row, question=None),
+    "null_answer": lambda source, row: replace(row, answer=None),
+    "overlong": lambda source, row: replace(row, question=" ".join([row.question] * source.randint(4, 12))),
+    "non_ascii": lambda source, row: replace(row, question=row.question.replace(" ", f" {TIMES} ", 1)),
+    # tabs, no-break spaces and a line end instead of single spaces: repairable by mappers
+    "whitespace": lambda source, row: replace(
+        row, question=row.question.replace(" ", source.choice(("\t", "\u00a0"))) + " \n"),
 }
 
 # ------------------------------------------------------------------------------------------------- products by a tool
@@ -234,7 +200,7 @@ def products(seed: int, tasks: int, demonstrations: int, guesses: float, digits=
         rows += [RawTask(0, question, truth, call), RawTask(0, truth, truth, truth, said)]
     source.shuffle(rows)
     for position, row in enumerate(rows):
-        yield dataclasses.replace(row, row=position)
+        yield replace(row, row=position)
 
 
 # ---------------------------------------------------------------------------------------------------------- in words
@@ -257,7 +223,7 @@ def sums(seed: int, tasks: int, terms=SUMS.terms, low=SUMS.low, high=SUMS.high) 
                 return RawTask(0, f"What is {text}?", str(total), None)
 
     for position, row in enumerate(_distinct(draw, tasks, "tasks")):
-        yield dataclasses.replace(row, row=position)
+        yield replace(row, row=position)
 
 
 GENERATORS = {"countdown": countdown, "products": products, "sums": sums, "digits": digits,

@@ -1,7 +1,7 @@
 """Follows the step files that the children of a training stage write, and completes the stage."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -69,7 +69,9 @@ class Follower:
         """Reports the steps that appeared since the last call."""
         if self.tracker is None:
             self.tracker = self.stack.enter_context(open_tracker(self.context))
-            self.tracker.log_earlier(chain(self._earlier_scores(sorted(self.evaluated)), self._earlier))
+            scores = ((score_metrics(tables.read_scores(self.context.directory, step)), step)
+                      for step in sorted(self.evaluated))
+            self.tracker.log_earlier(chain(scores, self._earlier))
         if self.progress is None and (self.context.directory / TOTAL).exists():
             total = files.read_json(self.context.directory / TOTAL)["total_steps"]
             progress = Progress(self.context.log, total, self.unit, self.context.name, done=self.next - 1)
@@ -106,9 +108,6 @@ class Follower:
         return (f"{'resumes' if last else 'restarts'} at step {self.next} (it had reached step {reached}): "
                 f"{found}, trainer.save_interval={config.trainer.save_interval}")
 
-    def _earlier_scores(self, steps: list[int]) -> Iterator[tuple[dict[str, float], int]]:
-        return ((score_metrics(tables.read_scores(self.context.directory, step)), step) for step in steps)
-
     def _metrics(self, step: records.Step) -> dict[str, float]:
         return step_metrics(step)
 
@@ -128,12 +127,10 @@ class Follower:
         """Tells the monitor of a step."""
         self.tracker.log(self._metrics(step), step.step)
         interval = self.context.config.monitor.rollouts_interval
-        while interval and (file := self._experience(shown := (self.shown // interval + 1) * interval)).exists():
+        while interval and (file := tables.step_file(self.context.directory, "experience", shown := (
+                self.shown // interval + 1) * interval)).exists():
             self.tracker.log_rollouts(partial(sampled_rollouts, file, shown), shown)
             self.shown = shown
-
-    def _experience(self, step: int) -> Path:
-        return tables.step_file(self.context.directory, "experience", step)
 
     def _seconds(self, step: records.Step) -> float:
         return step.seconds

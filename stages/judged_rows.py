@@ -73,25 +73,10 @@ def unearned(tried: Sequence[tuple[RawTask, list[float | None]]]) -> list[str]:
 def _why_not(reward: dict[str, Any], truth: str) -> str | None:
     """Why a function cannot judge answers to a row with this truth, or None."""
     try:
-        return TRIED[reward["name"]](truth, reward["arguments"])
+        found = TRIED[reward["name"]](truth, reward["arguments"])
+        return found if isinstance(found, str) else None
     except (DataError, ValueError) as error:
         return str(error).rstrip(".")
-
-
-def _accuracy(truth: str, arguments: dict[str, Any]) -> str | None:
-    return unmatched(truth)
-
-
-def _countdown(truth: str, arguments: dict[str, Any]) -> None:
-    countdown_reward("", truth)
-
-
-def _evals(truth: str, arguments: dict[str, Any]) -> None:
-    evals_reward("", truth)
-
-
-def _calls(truth: str, arguments: dict[str, Any]) -> None:
-    calls_reward("[]", truth)
 
 
 def _judge(truth: str, arguments: dict[str, Any]) -> None:
@@ -102,6 +87,8 @@ def _judge(truth: str, arguments: dict[str, Any]) -> None:
             raise DataError(f"without the argument rubric each truth is one: {error}") from error
 
 
-TRIED: dict[str, Callable[[str, dict[str, Any]], str | None]] = {
-    "accuracy_reward": _accuracy, "countdown_reward": _countdown, "judge_reward": _judge,
-    "evals_reward": _evals, "calls_reward": _calls}
+TRIED: dict[str, Callable[[str, dict[str, Any]], object]] = {  # -> why not, as a text, where it does not raise it
+    "accuracy_reward": lambda truth, _: unmatched(truth), "judge_reward": _judge,
+    "countdown_reward": lambda truth, _: countdown_reward("", truth),
+    "evals_reward": lambda truth, _: evals_reward("", truth),
+    "calls_reward": lambda truth, _: calls_reward("[]", truth)}

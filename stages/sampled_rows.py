@@ -163,30 +163,22 @@ def is_conversation(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(turn, dict) and "role" in turn for turn in value)
 
 
-def is_answered(prompt: Any) -> bool:
-    """Returns whether a demonstration is a conversation that ends with a user's turn and its response."""
-    return is_conversation(prompt) and [turn["role"] for turn in prompt[-2:]] == ["user", "assistant"]
-
-
 def asked(prompt: Any, every_turn: bool) -> Any:
     """Returns the turns of a demonstration before its response, the last turn of the assistant; with every_turn before
-    the first one that follows a user's."""
-    if not is_answered(prompt):
+    the first one that follows a user's. Other prompts stay as they are."""
+    roles = [turn["role"] for turn in prompt] if is_conversation(prompt) else []
+    if roles[-2:] != ["user", "assistant"]:
         return prompt
-    roles = [turn["role"] for turn in prompt]
     pairs = [i for i in range(1, len(roles)) if roles[i - 1 : i + 1] == ["user", "assistant"]]
     return prompt[: pairs[0 if every_turn else -1]]
 
 
-def has_no_json(value: Any) -> bool:
-    """Whether a value is binary, nan or an infinity, which no text column of tasks accepts."""
-    return isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value))
-
-
 def is_text(value: Any) -> bool:
-    """Whether a prompt can be stored: it is not blank, and is valid Unicode."""
+    """Whether a prompt can be stored: it is not binary, nan, an infinity or blank, and is valid Unicode."""
+    if isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):
+        return False
     try:
-        return not has_no_json(value) and bool(text_of(value).strip().encode())
+        return bool(text_of(value).strip().encode())
     except UnicodeEncodeError:
         return False
 

@@ -46,15 +46,10 @@ def engine_gpus(config) -> int:
     return model.engine_num * model.tensor_parallel_size
 
 
-def first_auxiliary_gpu(config) -> int:
-    """Returns the index, among the rollout process's GPUs, of the first one for auxiliary models."""
-    return 0 if config.mode == "colocate" else engine_gpus(config)
-
-
 def auxiliary_gpus(config, index: int) -> range:
-    """Returns the indices, among the rollout process's GPUs, of those of an auxiliary model."""
+    """Returns the indices, among the rollout process's GPUs, of those of an auxiliary model: after the engines'."""
     sizes = [model.engine_num * model.tensor_parallel_size for model in config.explorer.auxiliary_models]
-    first = first_auxiliary_gpu(config) + sum(sizes[:index])
+    first = (0 if config.mode == "colocate" else engine_gpus(config)) + sum(sizes[:index])
     return range(first, first + sizes[index])
 
 

@@ -43,8 +43,11 @@ class Groups:
                                      read_profiles(context.inputs))
         self.answering = engine  # of the attempts; judges ask the engine itself
         self.repeats = config.algorithm.repeat_times
-        self.samplings = {one.name: _of_training(Sampling.of_set(config.model, one.rollout_args))
-                          for _, one in config.buffer.explorer_input.train_places}
+        samplings = {one.name: Sampling.of_set(config.model, one.rollout_args)
+                     for _, one in config.buffer.explorer_input.train_places}
+        # with what each token was sampled among, for the trainer
+        self.samplings = {name: replace(one, keeps=is_truncated(one.top_p, one.top_k, one.min_p))
+                          for name, one in samplings.items()}
         self.greedy = config.algorithm.greedy_baseline
         self.concurrency = concurrency_of(config.explorer)  # keeps what it learnt from step to step
         timeout = config.explorer.dynamic_timeout
@@ -129,11 +132,6 @@ class Groups:
         with self.prompts.rewards.judged_by(self.engine, self.tokenizer):
             add_own_rewards(outcomes, tasks, [self.prompts.functions[group.task] for group in asked],
                             [group.name for group in asked], self.config)
-
-
-def _of_training(sampled: Sampling) -> Sampling:
-    """With what each token was sampled among, for the trainer."""
-    return replace(sampled, keeps=is_truncated(sampled.top_p, sampled.top_k, sampled.min_p))
 
 
 def tail(ends: list[float]) -> float:

@@ -72,7 +72,8 @@ class Session(Speaker):
                  replied: Callable[[Attempt, Reply], None]):
         conversation = _Noted(self._note, tokenizer, config.model, config.explorer.tool_call_parser, tool_calls)
         longest = min(sampling.longest, (sampling.prompt or sampling.longest) + 1)
-        super().__init__(conversation, longest, self._begin, self._give_up, None if sampling.fixed else check)
+        super().__init__(conversation, longest, self._begin, lambda number: self._tasks[number].cancel(),
+                         None if sampling.fixed else check)
         self.attempt, self.touched = Attempt(secrets.token_hex(8), name), time.monotonic()
         self._engine, self._sampling, self._replied = engine, sampling, replied
         self._tasks: dict[int, asyncio.Task] = {}
@@ -102,9 +103,6 @@ class Session(Speaker):
             self.close(Refusal(503, f"not answered: {task.exception()}", "ended"))
         else:
             self.reply(number, task.result())
-
-    def _give_up(self, number: int) -> None:
-        self._tasks[number].cancel()
 
     def _note(self, number: int, ask: Ask, prompt, reply) -> None:
         request, begin = self._asked.pop(number)

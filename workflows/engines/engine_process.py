@@ -42,7 +42,8 @@ def serve(questions: Connection, answers: Connection) -> None:
                 found = member.obey(*message)
         except Exception as error:  # forward any error to the pool with its original message
             print(masked(traceback.format_exc()), file=sys.stderr)
-            answers.send((ERROR, error if isinstance(error, OuroError) else _in_words(error)))
+            ours = error if isinstance(error, OuroError) else StageError(f"{type(error).__name__}: {error}")
+            answers.send((ERROR, ours))
             return
         if found and found != (REPLIES, {}):
             answers.send(found)
@@ -96,10 +97,6 @@ class Member:
         if method == "interrupt":
             return VALUE, {self._numbers.pop(own): reply for own, reply in self.engine.interrupt().items()}
         return PRESSURE if method == "pressure" else VALUE, getattr(self.engine, method)(*arguments)
-
-
-def _in_words(error: Exception) -> StageError:
-    return StageError(f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

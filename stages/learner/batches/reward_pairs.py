@@ -57,7 +57,8 @@ class RewardPairs(Preferences):
         if not self.held:
             return
         found = iter(scorer.scores([row for rows in self.held.values() for row in rows]))
-        right = [[_right(next(found), next(found)) for _ in range(len(rows) // 2)] for rows in self.held.values()]
+        right = [[0.5 if (chosen := next(found)) == (other := next(found)) else float(chosen > other)
+                  for _ in range(len(rows) // 2)] for rows in self.held.values()]
         shares = mean_interval([sum(one) / len(one) for one in right])
         if scorer.process.rank == 0:
             name = context.config.buffer.trainer_input.experience_buffer.name
@@ -72,7 +73,3 @@ def _rows(task: records.Task, both: tuple[list[int], list[int]]) -> list[Row]:
     return [Row(f"{task.task_id}/{task.row}/{which}", [*tokens, tokens[-1]], max(shared, 1),
                 [0] * (len(tokens) - max(shared, 1)) + [1], {"margin": task.margin or 0.0})
             for which, tokens in zip(RESPONSES, both, strict=True)]
-
-
-def _right(chosen: float, rejected: float) -> float:
-    return 0.5 if chosen == rejected else float(chosen > rejected)

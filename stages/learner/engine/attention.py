@@ -48,7 +48,7 @@ def register() -> None:
 
     for name, function in ATTENTIONS.items():
         AttentionInterface.register(REGISTERED[name], partial(_attend, function))
-        AttentionMaskInterface.register(REGISTERED[name], _no_mask)
+        AttentionMaskInterface.register(REGISTERED[name], lambda *_, **__: None)  # none is made
 
 
 def layout(segments: Segments, device: torch.device, name: str, blocks: Tensor | None = None) -> dict:
@@ -101,10 +101,6 @@ def _attend(attention, module, *arguments, sequence: Sequence | None = None, **n
     if sequence is None:
         return attention(module, *arguments, **named)
     return sequence.attend(attention, module, *arguments, **named)
-
-
-def _no_mask(*_, **__) -> None:
-    return None
 
 
 def _repeat(states: Tensor, heads: int) -> Tensor:

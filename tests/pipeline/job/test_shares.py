@@ -44,8 +44,8 @@ def test_too_few_gpus_are_counted_before_anything_starts():
 
 
 def test_auxiliary_models_come_behind_the_engines_or_begin_with_them():
-    assert shares.first_auxiliary_gpu(settings(engines=2, each=2)) == 4
-    assert shares.first_auxiliary_gpu(settings("colocate", engines=2, each=2)) == 0
+    assert shares.auxiliary_gpus(settings(engines=2, each=2, auxiliary=[1]), 0) == range(4, 5)
+    assert shares.auxiliary_gpus(settings("colocate", engines=2, each=2, auxiliary=[1]), 0) == range(1)
 
 
 def test_who_answers_alone_sees_the_first_gpus_and_no_more(monkeypatch):

@@ -90,14 +90,12 @@ def leave_out_untrainable(made: Translation) -> None:
     if SPLIT in made.entries and any(one.value for path, one in made.entries.items() if path[-1] == "image_key"):
         made.withdraw(SPLIT, said("split_images"))
     for name, reason in (("top_k", "too_many_kept"), ("top_p", "needs_top_k")):
-        for path in [path for path in made.entries if path[-1] == name and _is_trained_on(path)]:
+        trained_on = [path for path in made.entries if path[-1] == name and (
+            path[-2] == "model" or TRAINING_SET.match(general(".".join(map(str, path)))))]
+        for path in trained_on:
             top_k, own = _top_k(made, path), made.entries[path].value
             if top_k > MOST if name == "top_k" else own is not None and own < 1 and not 1 <= top_k <= MOST:
                 made.withdraw(path, said(reason, most=MOST))
-
-
-def _is_trained_on(path: Path) -> bool:
-    return path[-2] == "model" or bool(TRAINING_SET.match(general(".".join(map(str, path)))))
 
 
 def _top_k(made: Translation, path: Path) -> int:

@@ -69,7 +69,8 @@ class App:
                    "differences": self._differences, "columns": self._columns, "curves": self._curves,
                    "rows": self._rows, "row": self._row, "task": self._task, "search": self._search}
         return [
-            Route("/", self._page), Route("/static/{name:path}", self._static),
+            Route("/", lambda _: Response(page(*self.ADDED), headers=HEADERS, media_type="text/html")),
+            Route("/static/{name:path}", self._static),
             *(Route(f"/api/{name}", self._answering(answer)) for name, answer in answers.items()),
             self.posted("sql", self._sql),
             self.posted("rewards", partial(run_in_threadpool, partial(command.rewards, self.root))),
@@ -109,9 +110,6 @@ class App:
 
     def _let_in(self, request: Request) -> bool:
         return hmac.compare_digest(server.token_of(request).encode(), self.token.encode())
-
-    def _page(self, _: Request) -> Response:
-        return Response(page(*self.ADDED), headers=HEADERS, media_type="text/html")
 
     def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
