@@ -314,5 +314,4 @@ def draws(task, endpoint):
     data = base64.b64encode(png(13, 9, sum(map(ord, said.content)))).decode()
     new = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     messages += [said, {"role": "tool", "tool_call_id": "a", "content": [new, own, {"type": "text", "text": "!"}, new]}]
-    return client(endpoint).chat.completions.create(
-        model=endpoint.model, messages=messages).choices[0].message.content
+    return client(endpoint).chat.completions.create(model=endpoint.model, messages=messages).choices[0].message.content

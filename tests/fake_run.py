@@ -54,8 +54,7 @@ class FakeRun:
         tables.write(self.stage("tasks", "tasks", seconds=0.4) / "raw.parquet", records.RawTask, raw)
         directory = self.stage("curate", "curate", "tasks", seconds=2.1)
         tables.write(directory / "tasks.parquet", records.Task, [
-            row(records.Task, task_id=f"t{i}", row=i, split="test" if i == 3 else "train", question=q,
-                answer="24")
+            row(records.Task, task_id=f"t{i}", row=i, split="test" if i == 3 else "train", question=q, answer="24")
             for i, q in enumerate(PROMPTS)])
         tables.write(directory / "rejected.parquet", records.Rejected, [
             row(records.Rejected, row=4, operator="text_length_filter", reason="0 characters, needed 5"),

@@ -18,8 +18,7 @@ def write(file: Path, kind: str = "Q8_0", template: str | None = TEMPLATE, token
     vocabulary = [*SPECIAL, *(BYTE_LEVEL.get(c, c) for c in CHARACTERS), "ab", "<|endoftext|>"]  # of GPT-2's class
     for name, value in {"context_length": 256, "embedding_length": WIDTH, "block_count": 1,
                         "feed_forward_length": INNER, "head_count": HEADS, "head_count_kv": HEADS,
-                        "layer_norm_rms_eps": 1e-5,
-                        "rope_freq_base": 1e4, "vocab_size": len(vocabulary)}.items():
+                        "layer_norm_rms_eps": 1e-5, "rope_freq_base": 1e4, "vocab_size": len(vocabulary)}.items():
         getattr(writer, f"add_{name}")(value)
     if parts > 1:
         writer.add_uint16("split.count", parts)

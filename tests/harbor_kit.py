@@ -111,8 +111,7 @@ def write_shape(directory: Path, shape: list[str], number: int) -> Path:
             document = []
             lines.append({
                 "FROM": "FROM ubuntu:24.04", "ENV": "ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8",
-                "EXPOSE": "EXPOSE 80",
-                "WORKDIR": "WORKDIR /app",
+                "EXPOSE": "EXPOSE 80", "WORKDIR": "WORKDIR /app",
                 "RUN": "RUN " + " && ".join(OFFLINE.get(one, f"echo {one}") for one in programs.split(","))}[word])
     files = {f"environment__file{place + 1}_dot_txt": f"{number}\n{place}\n" for place in range(max(copies, 1))}
     if not copies:

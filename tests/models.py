@@ -20,8 +20,7 @@ def classifier(directory: Path, num_labels: int = 1, chat_template: str | None =
     model = Qwen2ForSequenceClassification(Qwen2Config(
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
         intermediate_size=64, max_position_embeddings=80, num_labels=num_labels, pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
-    ))
+        eos_token_id=tokenizer.eos_token_id, bos_token_id=None))
     torch.nn.init.normal_(model.score.weight)  # the library's own start is so small that scores hardly differ
     model.save_pretrained(directory)
     tokenizer.chat_template = chat_template

@@ -96,8 +96,7 @@ def test_other_arguments_and_other_answers(planned, run, reward):
 @pytest.mark.parametrize("source", [
     MODULE.replace("+ bonus * chosen", "+ random.random()"),
     MODULE + "\n\nscore.repeatable = False\n",
-    MODULE.replace("    return", "    assert not chosen\n    return"),
-])
+    MODULE.replace("    return", "    assert not chosen\n    return")])
 def test_what_is_no_function_of_the_response_or_fails_takes_nothing(source, planned, run, reward):
     reward(NEVER, source if "random" in source.partition("return")[2] else MODULE)
     donor = run(planned("here", *ON))

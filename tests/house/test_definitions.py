@@ -83,8 +83,7 @@ def home(tmp_path) -> Path:
     ("operators.one:C", (), {"workflows.one:Named", "operators.one:LIMIT"}),
     ("operators.one:TABLE[h]", (), {"operators.two:h"}),
     ("operators.one:TABLE[none]", (), set()),
-    ("operators.two:", (), {"operators.two:g", "operators.two:h"}),
-])
+    ("operators.two:", (), {"operators.two:g", "operators.two:h"})])
 def test_a_definition_counts_with_all_that_it_uses(home, start, stops, found):
     imported = {"operators.one:renamed", "operators.one:inner"}  # names of imports add nothing of their own
     assert closure([start], stops, home).keys() - imported == found | {start}
@@ -97,8 +96,7 @@ def test_a_definition_counts_with_all_that_it_uses(home, start, stops, found):
     ("# why\n\ndef f(a):  # what\n        return (a\n                + 1)\n", False),
     ('"""Of a file."""\ndef f(a):\n    """Of a\n    function."""\n    return a + 1\n', False),
     ("def f(a):\n    self.log.info('%s', a)\n    log(f'{a}')\n    return a + 1\n", False),
-    ("X = 1\n\n\ndef g():\n    pass\n\n\ndef f(a):\n    return a + 1\n", False),
-])
+    ("X = 1\n\n\ndef g():\n    pass\n\n\ndef f(a):\n    return a + 1\n", False)])
 def test_comments_layout_docstrings_log_lines_and_other_definitions_do_not_count(home, text, counts):
     def digest(content: str) -> dict[str, str]:
         (home / "operators" / "two.py").write_text(content)

@@ -126,13 +126,9 @@ class Faults:
         return {
             "no flock (ENOLCK)": lambda: self.no_flock(errno.ENOLCK),
             "no flock (EOPNOTSUPP)": lambda: self.no_flock(errno.EOPNOTSUPP),
-            f"files visible after {LATE} s": self.late,
-            "files never visible": self.never,
-            "clock set back an hour": self.clock,
-            "disk full, twice": self.full_disk,
-            "store read-only": self.read_only,
-            "ulimit -v": self.few_addresses,
-        }
+            f"files visible after {LATE} s": self.late, "files never visible": self.never,
+            "clock set back an hour": self.clock, "disk full, twice": self.full_disk, "store read-only": self.read_only,
+            "ulimit -v": self.few_addresses}
 
 
 def run(chain: Chain, addresses: int | None = None, **shim: object) -> tuple[int, str]:

@@ -42,8 +42,7 @@ def rows() -> list[Row]:
     for i, (p, r) in enumerate(((5, 9), (3, 4), (20, 16), (2, 1), (7, 7), (4, 12), (6, 3), (9, 9))):
         mask = [int(k % 4 != 2) for k in range(r)]
         columns = {"advantages": (-1.0) ** i * (i + 1) / 2, "rollout_logprobs": [-4.6] * r,
-                   "returns": [float(i % 2)] * r,
-                   "is_expert": i % 3 == 1, "chosen_tokens": 5.0}
+                   "returns": [float(i % 2)] * r, "is_expert": i % 3 == 1, "chosen_tokens": 5.0}
         made.append(Row(f"r{i}", torch.randint(3, 99, (p + r,), generator=source).tolist(), p, mask, columns))
     return made
 

@@ -29,8 +29,7 @@ def rows() -> list[Row]:
         acts = [int(i != 3 and k % 3 != 1) for k in range(length)]
         experts = random.permuted(np.tile(np.arange(4), (sum(acts), 4, 1)), axis=-1)[..., :2]
         made.append(Row(f"r{i}", random.integers(5, 380, 4 + length).tolist(), 4, acts,
-                        {"advantages": [1.0, -1.0][i % 2], "is_expert": False},
-                        experts=experts if sum(acts) else None))
+                        {"advantages": [1.0, -1.0][i % 2], "is_expert": False}, experts=experts if sum(acts) else None))
     return made
 
 

@@ -59,8 +59,7 @@ def test_a_merge_by_hand():
         "a.q_proj.base_layer.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
         "a.q_proj.base_layer.bias": torch.tensor([5.0, 6.0]),
         "a.q_proj.lora_A.default.weight": torch.tensor([[1.0, 1.0]]),
-        "a.q_proj.lora_B.default.weight": torch.tensor([[1.0], [2.0]]),
-        "a.norm.weight": torch.tensor([7.0])})
+        "a.q_proj.lora_B.default.weight": torch.tensor([[1.0], [2.0]]), "a.norm.weight": torch.tensor([7.0])})
     assert {name: tensor.tolist() for name, tensor in found.items()} == {
         "a.q_proj.weight": [[3.0, 4.0], [7.0, 8.0]], "a.q_proj.bias": [5.0, 6.0], "a.norm.weight": [7.0]}
 

@@ -252,12 +252,10 @@ def test_a_file_of_weights_is_that_of_safetensors_and_its_hashes_are_known(tmp_p
     assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-@pytest.mark.parametrize("types", [
-    ("float16", "bfloat16"), ("int32", "float32"), ("float64", "int64"), ("bool", "int8"), [
+def test_tensors_of_several_types_are_in_the_order_of_safetensors_and_read_as_they_were(tmp_path):
+    kinds = [getattr(torch, name) for name in (
         "bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float8_e5m2",
-        "float8_e4m3fn", "float16", "bfloat16", "float32", "float64", "complex64"]], ids=str)
-def test_tensors_of_several_types_are_in_the_order_of_safetensors_and_read_as_they_were(tmp_path, types):
-    kinds = [getattr(torch, name) for name in types]
+        "float8_e4m3fn", "float16", "bfloat16", "float32", "float64", "complex64")]
     weights = {f"{name} {at}": torch.arange(at, at + 3).to(kind)
                for name, order in (("b", kinds), ("a", kinds[::-1])) for at, kind in enumerate(order)}
     write_weights(weights, tmp_path / "ours")

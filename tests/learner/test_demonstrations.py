@@ -86,8 +86,7 @@ def test_demonstrations_of_a_file_of_their_own(tmp_path, context_of, tiny_model)
     """`Hi:` `Hey` end, `Bye:` `Ciao` end: a colon before each response and the end token (one token, a dot here)."""
     talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hey"}]
     rows = [row(records.Task, task_id="mine", split="sft", taskset="mine", question="Bye", solution="Ciao",
-                context=talk),
-            row(records.Task, task_id="pool", split="sft", question="1", solution="2"),
+                context=talk), row(records.Task, task_id="pool", split="sft", question="1", solution="2"),
             row(records.Task, task_id="pair", split="preference", taskset="mine", question="1", chosen="2",
                 rejected="3")]
     tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, rows)

@@ -41,11 +41,15 @@ def compare(there, here):
             np.testing.assert_allclose(others, mine, atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("words", [
-    (), *((*GKD, f"algorithm.policy_loss_fn_args.top_k={count}") for count in (3, 1024))], ids=str)
-def test_what_an_engine_says_is_what_the_teacher_in_host_memory_says(both, words):
+TOP = (*GKD, "algorithm.policy_loss_fn_args.top_k={}")
+
+
+@pytest.mark.parametrize(("engine", "words", "kept"), [
+    ("transformers", (), 0), ("transformers", TOP, 3), ("transformers", TOP, 1024),
+    pytest.param("vllm", TOP, 64, marks=pytest.mark.slow)], ids=str)
+def test_what_an_engine_says_is_what_the_teacher_in_host_memory_says(both, engine, words, kept):
     there, here = rows(), rows()
-    copied, asked = both("transformers", "algorithm.algorithm_type=on_policy_distill", *words)
+    copied, asked = both(engine, "algorithm.algorithm_type=on_policy_distill", *(one.format(kept) for one in words))
     apart = os.getpgid(asked.engine._members[0].process.pid) != os.getpgid(0)
     copied.add(there)
     asked.add(here)
@@ -77,14 +81,4 @@ def test_a_prompt_in_pieces_has_the_log_probs_of_a_whole_one(both, monkeypatch):
     monkeypatch.setattr("ouroboros.workflows.engines.transformers_engine.PROMPT_PIECE", 3)
     copied.add(there)
     asked.add(here)
-    compare(there, here)
-
-
-@pytest.mark.slow
-def test_what_vllm_says_is_what_the_teacher_in_host_memory_says(both):
-    there, here = rows(), rows()
-    copied, asked = both("vllm", *GKD, "algorithm.policy_loss_fn_args.top_k=64")
-    copied.add(there)
-    asked.add(here)
-    asked.engine.close()
     compare(there, here)

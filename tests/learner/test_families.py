@@ -99,15 +99,12 @@ def assert_checkpoint_is_whole(path, actor, config, process, logprobs) -> None:
     np.testing.assert_allclose(np.concatenate(again.score_rows(rows())), np.concatenate(logprobs), atol=1e-5)
 
 
-@pytest.mark.parametrize(("family", "way"), FEW.items())
-def test_a_family_of_each_kind(tmp_path, process, family, way):
-    found, _, far = trained(tmp_path, process, family)
+@pytest.mark.parametrize(("family", "way", "words"), [
+    *((*one, ()) for one in FEW.items()), ("granitemoehybrid", "rows", ("trainer.zero_stage=3",))])
+def test_a_family_of_each_kind_and_a_hybrid_whose_weights_are_gathered_for_each_layer(
+        tmp_path, process, family, way, words):
+    found, _, far = trained(tmp_path, process, family, None, *words)
     assert (found, far < 1e-4) == (way, True)
-
-
-def test_a_hybrid_whose_weights_are_gathered_for_each_layer(tmp_path, process):
-    found, _, far = trained(tmp_path, process, "granitemoehybrid", None, "trainer.zero_stage=3")
-    assert (found, far < 1e-4) == ("rows", True)
 
 
 def test_a_critic_goes_by_rows_too(tmp_path, process):

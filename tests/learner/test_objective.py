@@ -30,8 +30,7 @@ def columns():
     return {
         "logprobs": logprobs, "entropy": logprobs * -2, "rows": torch.tensor([0, 0]), "step": torch.tensor(1),
         "prox_logprobs": logprobs.detach(), "old_logprobs": old, "rollout_logprobs": old + math.log(2),
-        "ref_logprobs": torch.tensor([-1.0, -2.0], dtype=torch.float64), "advantages": torch.ones(2),
-    }
+        "ref_logprobs": torch.tensor([-1.0, -2.0], dtype=torch.float64), "advantages": torch.ones(2)}
 
 
 def test_without_more_it_is_the_policy_loss(objective):

@@ -39,8 +39,7 @@ def explore(context, step, rewards, version=None, temperature=1.0):
     made = [row(records.Experience, experience_id=f"{step}/{i}", step=step, slot=i, group_id=f"{step}/{i // 2}",
                 prompt_tokens=[7, 8], response_tokens=[9] * (i + 1), rollout_logprobs=[-0.5] * (i + 1),
                 action_mask=[1] * (i + 1), reward=reward, accuracy=None if reward is None else float(reward >= 1),
-                status="reward_failed" if reward is None else "ok", weights_version=version,
-                temperature=temperature)
+                status="reward_failed" if reward is None else "ok", weights_version=version, temperature=temperature)
             for i, reward in enumerate(rewards)]
     tables.write(tables.step_file(context.directory, "experience", step), records.Experience, made)
     rollout = row(records.Rollout, step=step, weights_version=version, rollout_seconds=step / 10, tokens=10, rows=4)

@@ -161,10 +161,8 @@ def test_two_fifths_of_each_row_count_where_attention_gathers_rows_whole(fill, c
 def test_rows_of_a_tree_are_cut_where_they_share_least():
     """Neighbours of six rows share 4 | 9 9 | 4 | 9 tokens; nothing joins the seventh."""
     assert runs(np.array([4, 9, 9, 4, 9, 0])) == [
-        [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7)],
-        [(0, 1), (1, 2), (2, 4), (4, 6), (6, 7)],
-        [(0, 4), (4, 6), (6, 7)],
-        [(0, 6), (6, 7)]]
+        [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7)], [(0, 1), (1, 2), (2, 4), (4, 6), (6, 7)],
+        [(0, 4), (4, 6), (6, 7)], [(0, 6), (6, 7)]]
     assert runs(np.array([1])) == [[(0, 1), (1, 2)], [(0, 2)]]
 
 

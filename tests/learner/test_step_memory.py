@@ -139,8 +139,7 @@ def test_the_estimate_is_what_a_step_of_ours_holds(kind, dtype, recompute, vocab
     settings = Config.partial({
         "trainer": {"max_token_len_per_gpu": TOKENS, "attention": "varlen", "logprob_chunk_tokens": CHUNK,
                     "compile": False, "zero_stage": 1, "tiled_mlp_num_shards": shards,
-                    "enable_gradient_checkpointing": recompute},
-        "model": {"lora_configs": [ADAPTER] if lora else []}})
+                    "enable_gradient_checkpointing": recompute}, "model": {"lora_configs": [ADAPTER] if lora else []}})
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape))
     estimate = activations(measure(model, ADAPTER if lora else None), settings, dtype.itemsize)

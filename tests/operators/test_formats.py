@@ -287,8 +287,7 @@ def test_turns_of_sharegpt_are_read_as_messages():
     talk = [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "1+2?", "weight": 0.0},
             {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 1}}'},
             {"from": "observation", "value": "3"}, {"from": "gpt", "value": "It is 3.", "reasoning_content": "1+2",
-                                               "weight": 1.0},
-            {"from": "gpt", "value": "No.", "weight": 0}]
+                                               "weight": 1.0}, {"from": "gpt", "value": "No.", "weight": 0}]
     assert as_turns(talk) == [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+2?"},
         {"role": "assistant", "content": "", "tool_calls": [

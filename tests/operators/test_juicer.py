@@ -49,8 +49,7 @@ def test_null_question_or_answer_is_rejected_first():
 
 def test_each_filter_looks_at_its_own_text():
     # Data-Juicer itself would take up the first filter's text_len in the second one
-    kept, dropped = run(rows_of("a long question", answer="42"),
-                        {"text_length_filter": {"min_len": 10}},
+    kept, dropped = run(rows_of("a long question", answer="42"), {"text_length_filter": {"min_len": 10}},
                         {"text_length_filter": {"text_key": "answer", "min_len": 1, "max_len": 5}})
     assert (len(kept), dropped) == (1, [])
 

@@ -3,17 +3,7 @@ from fractions import Fraction
 
 import pytest
 
-from ouroboros.operators.reward import (
-    NotAnExpression,
-    accuracy_reward,
-    calls_reward,
-    confidence_reward,
-    countdown_reward,
-    evals_reward,
-    format_reward,
-    load_reward,
-    parse_arithmetic,
-)
+from ouroboros.operators import reward
 from ouroboros.pipeline.store.errors import ConfigError, DataError
 from tests.golden.messages import refuses
 
@@ -28,18 +18,18 @@ TRUTH = '{"numbers": [3, 5, 7], "target": 9}'
     ("7/2", Fraction(7, 2), [7, 2]), (" - ( 3 - 5 ) ", 2, [3, 5]), ("-3+5", 2, [3, 5]), ("2--3", 5, [2, 3]),
     ("1/0", None, [1, 0]), ("5/(3-3)+1", None, [5, 3, 3, 1])])
 def test_arithmetic(text, value, literals):
-    assert parse_arithmetic(text) == (value, literals)
+    assert reward.parse_arithmetic(text) == (value, literals)
 
 
 @pytest.mark.parametrize("text", [
     "", " ", "7+", "+", "*3", "7 5", "7+5)", "(7+5", "()", "7**2", "7//2", "2^3", "3.5", "7+5=12", "x+1",
     "__import__('os')", "7+5-3 is it", "\u0663+1", "1" * 257, "(" * 40 + "1" + ")" * 40, "-" * 40 + "1"])
 def test_what_is_no_arithmetic(text):
-    with pytest.raises(NotAnExpression):
-        parse_arithmetic(text)
+    with pytest.raises(reward.NotAnExpression):
+        reward.parse_arithmetic(text)
 
 
-@pytest.mark.parametrize(("response", "reward"), [
+@pytest.mark.parametrize(("response", "earned"), [
     ("7+5-3", 1.0), (" 5 - 3 + 7 ", 1.0), ("(7+5)-3", 1.0), ("<think>3+5?</think><answer>7+5-3</answer>", 1.0),
     ("<answer>1</answer> no: <answer>7-3+5</answer>", 1.0),
     ("7+5+3", 0.1),  # 15
@@ -52,18 +42,18 @@ def test_what_is_no_arithmetic(text):
     ("<think>3+5? <answer>7+5-3</answer>", 0.0),
     ("3+5?</think>7+5-3", 1.0),  # the prompt began the thought
     ("", 0.0), ("9" * 5000, 0.0)])
-def test_countdown_reward(response, reward):
-    components = countdown_reward(response, TRUTH)
+def test_countdown_reward(response, earned):
+    components = reward.countdown_reward(response, TRUTH)
     assert set(components) == {"accuracy", "format_score"}
-    assert sum(components.values()) == reward
-    assert components["accuracy"] == float(reward == 1)
+    assert sum(components.values()) == earned
+    assert components["accuracy"] == float(earned == 1)
 
 
 def test_countdown_reward_divides_takes_a_tolerance_and_may_have_no_prize_for_form():
-    assert countdown_reward("1/3", '{"numbers": [1, 3], "target": 0.333333}')["accuracy"] == 1
-    assert countdown_reward("1/3", '{"numbers": [1, 3], "target": 0.3333}')["accuracy"] == 0
-    assert countdown_reward("8*3/(5-1)", '{"numbers": [1, 3, 5, 8], "target": 6}')["accuracy"] == 1
-    assert sum(countdown_reward("7+5+3", TRUTH, format_score=0.0).values()) == 0
+    assert reward.countdown_reward("1/3", '{"numbers": [1, 3], "target": 0.333333}')["accuracy"] == 1
+    assert reward.countdown_reward("1/3", '{"numbers": [1, 3], "target": 0.3333}')["accuracy"] == 0
+    assert reward.countdown_reward("8*3/(5-1)", '{"numbers": [1, 3, 5, 8], "target": 6}')["accuracy"] == 1
+    assert sum(reward.countdown_reward("7+5+3", TRUTH, format_score=0.0).values()) == 0
 
 
 @pytest.mark.parametrize("answer", [
@@ -73,7 +63,7 @@ def test_countdown_reward_divides_takes_a_tolerance_and_may_have_no_prize_for_fo
     '{"numbers": [3], "target": Infinity}', '{"numbers": [3], "target": ' + "9" * 5000 + "}", "[" * 100_000])
 def test_malformed_countdown_truth_is_an_error_not_a_wrong_answer(answer):
     with refuses(DataError, "JSON"):
-        countdown_reward("7+5-3", answer)
+        reward.countdown_reward("7+5-3", answer)
 
 
 @pytest.mark.parametrize(("response", "answer", "accuracy"), [
@@ -85,13 +75,13 @@ def test_malformed_countdown_truth_is_an_error_not_a_wrong_answer(answer):
     ("it is -5", "#### -5", 1), ("it is -5", "#### 5", 0), ("I do not know", "#### 5", 0), ("", "#### 5", 0),
     ("9" * 5000, "#### 5", 0), ("\\boxed{unclosed", "#### 5", 0), ("1/0", "#### 5", 0)])
 def test_accuracy_reward(response, answer, accuracy):
-    assert accuracy_reward(response, answer) == {"accuracy": float(accuracy)}
+    assert reward.accuracy_reward(response, answer) == {"accuracy": float(accuracy)}
 
 
 @pytest.mark.parametrize("answer", ["", "   ", "some steps\n####", "####", "\\boxed{}", r"It is \boxed{\frac{1}{2}"])
 def test_truth_without_an_answer(answer):
     with refuses(DataError, "holds no answer"):
-        accuracy_reward("42", answer)
+        reward.accuracy_reward("42", answer)
 
 
 @pytest.mark.parametrize(("response", "score"), [
@@ -99,7 +89,7 @@ def test_truth_without_an_answer(answer):
     ("<answer>b</answer>", -0.1), ("<think>a</think><answer>b</answer> and more", -0.1),
     ("<think>a</think><think>a</think><answer>b</answer>", -0.1), ("", -0.1)])
 def test_format_reward(response, score):
-    assert format_reward(response, "anything") == {"format_score": score}
+    assert reward.format_reward(response, "anything") == {"format_score": score}
 
 
 @pytest.mark.parametrize(("response", "stated"), [
@@ -107,13 +97,13 @@ def test_format_reward(response, score):
     ("<confidence>.2</confidence> no: <confidence>1</confidence>", 1.0), ("<confidence>7</confidence>", 1.0),
     ("I am sure", 0.5), ("<confidence>-1</confidence>", 0.5), ("<confidence>high</confidence>", 0.5)])
 def test_the_confidence_that_is_stated_last(response, stated):
-    assert confidence_reward(response, "4") == {"confidence": stated}
-    assert confidence_reward(response.replace("confidence", "sure"), "4", tag="sure") == {"confidence": stated}
+    assert reward.confidence_reward(response, "4") == {"confidence": stated}
+    assert reward.confidence_reward(response.replace("confidence", "sure"), "4", tag="sure") == {"confidence": stated}
 
 
 def test_rewards_by_name_and_by_dotted_path():
-    assert load_reward("countdown_reward") is countdown_reward
-    assert load_reward("ouroboros.operators.reward:format_reward") is format_reward
+    assert reward.load_reward("countdown_reward") is reward.countdown_reward
+    assert reward.load_reward("ouroboros.operators.reward:format_reward") is reward.format_reward
 
 
 @pytest.mark.parametrize(("name", "message"), [
@@ -122,7 +112,7 @@ def test_rewards_by_name_and_by_dotted_path():
     ("ouroboros.operators.reward:REWARDS", "is a dict")])
 def test_unknown_rewards(name, message):
     with refuses(ConfigError, message):
-        load_reward(name)
+        reward.load_reward(name)
 
 
 @pytest.mark.parametrize(("match", "ideal", "response", "solved"), [
@@ -131,17 +121,18 @@ def test_unknown_rewards(name, message):
     ("FuzzyMatch", ["The Nile!"], "it is the nile", 1), ("FuzzyMatch", ["a b c"], "b", 1),
     ("FuzzyMatch", ["Nile"], "the", 0)])
 def test_an_eval_is_solved_by_the_rule_of_its_set(match, ideal, response, solved):
-    assert evals_reward(response, json.dumps({"match": match, "ideal": ideal})) == {"accuracy": solved}
+    assert reward.evals_reward(response, json.dumps({"match": match, "ideal": ideal})) == {"accuracy": solved}
 
 
 def test_letters_of_an_eval_may_be_of_either_case():
-    assert evals_reward("PARIS", '{"match": "Includes", "ideal": ["Paris"], "ignore_case": true}')["accuracy"] == 1
+    truth = '{"match": "Includes", "ideal": ["Paris"], "ignore_case": true}'
+    assert reward.evals_reward("PARIS", truth) == {"accuracy": 1}
 
 
 @pytest.mark.parametrize("truth", ["Paris", '{"ideal": ["Paris"]}', '{"match": "Model", "ideal": ["Paris"]}'])
 def test_a_truth_that_is_no_eval_is_named(truth):
     with refuses(DataError, "FuzzyMatch"):
-        evals_reward("Paris", truth)
+        reward.evals_reward("Paris", truth)
 
 
 def test_calls_behind_a_thought_are_compared():
@@ -149,9 +140,9 @@ def test_calls_behind_a_thought_are_compared():
         "properties": {"base": {"type": "float"}, "unit": {"type": "string"}}, "required": ["base"]}}],
         "calls": [{"area": {"base": [2.5], "unit": ["cm", ""]}}]}
     reply = '<think>area(base=1)</think><tool_call>{"name": "area", "arguments": {"base": 2.5}}</tool_call>'
-    assert calls_reward(reply, json.dumps(truth)) == {"accuracy": 1}
-    assert calls_reward("area", json.dumps(truth)) == {"accuracy": 0}
-    assert calls_reward("[]", json.dumps(truth | {"calls": []})) == {"accuracy": 1}
-    assert calls_reward("none", json.dumps(truth | {"calls": []})) == {"accuracy": 0}
+    assert reward.calls_reward(reply, json.dumps(truth)) == {"accuracy": 1}
+    assert reward.calls_reward("area", json.dumps(truth)) == {"accuracy": 0}
+    assert reward.calls_reward("[]", json.dumps(truth | {"calls": []})) == {"accuracy": 1}
+    assert reward.calls_reward("none", json.dumps(truth | {"calls": []})) == {"accuracy": 0}
     with refuses(DataError, "functions"):
-        calls_reward("", '{"calls": []}')
+        reward.calls_reward("", '{"calls": []}')

@@ -195,8 +195,7 @@ class Cluster:
             *(f"NodeName={node} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={ports[node]} "
               f"CPUs={self.cpus} RealMemory=20000{gres} State=UNKNOWN" for node in self.nodes),
             f"PartitionName=main Nodes={','.join(self.nodes)} Default=YES MaxTime=60 State=UP PriorityTier=1",
-            f"PartitionName=urgent Nodes={','.join(self.nodes)} MaxTime=60 State=UP PriorityTier=10 PreemptMode=OFF",
-        ]
+            f"PartitionName=urgent Nodes={','.join(self.nodes)} MaxTime=60 State=UP PriorityTier=10 PreemptMode=OFF"]
         (self.root / "slurm.conf").write_text("\n".join(lines) + "\n")
 
     def _wait_idle(self) -> None:

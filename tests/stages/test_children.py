@@ -453,10 +453,6 @@ def test_an_error_in_a_function_of_the_user_or_after_it_is_told_as_an_error(star
     wording(message, "rft-1", "ValueError")
 
 
-def test_a_child_that_has_done_its_work_ends_well(start):
-    start(trainer=STAGE_CHILD.format(body="pass"))
-
-
 def test_calls_are_read_by_rank(tmp_path, monkeypatch):
     monkeypatch.setattr(user_calls, "_place", None)
     file = tmp_path / "trainer.calls"

@@ -48,8 +48,7 @@ def test_sizes_are_those_worked_out_by_hand():
     ({**QWEN3, "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
       "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
       "tie_word_embeddings": False}, 30.5),
-    ({"model_type": "deepseek_v3"}, 671.0),
-])
+    ({"model_type": "deepseek_v3"}, 671.0)])
 def test_published_models_have_the_size_of_their_cards(config, billions):
     assert measure(meta(config)).parameters / 1e9 == pytest.approx(billions, rel=0.002)
 

@@ -120,8 +120,7 @@ def test_a_whole_stage_rewards_every_step_and_completes(stage, tiny_model, tmp_p
         "run": "toy/one", "name": "again", "kind": "scored", "identity": "0123abcd", "root": str(tmp_path),
         "inputs": {role: str(path) for role, path in inputs.items()}, "config": plain(config)})
     done = subprocess.run([sys.executable, "-m", "ouroboros.stages.scored", str(place)], cwd=files.HOME,
-                          capture_output=True,
-                          text=True, timeout=120, check=False)
+                          capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert files.is_complete(place)
     for number in (1, 2):

@@ -102,8 +102,7 @@ def test_the_same_reward_is_equal_and_writes_nothing(again):
 @pytest.mark.parametrize(("given", "where"), [
     ((f"{REWARD}length", "buffer.explorer_input.taskset.reward_fn_args={bonus: 2}"), " has reward "),
     ((f"{REWARD}renamed",), " has reward_components "),
-    ((f"{REWARD}fails_late",), " has reason "),
-])
+    ((f"{REWARD}fails_late",), " has reason ")])
 def test_any_other_column_of_a_reward_is_a_difference(again, given, where):
     found, rows = again(*given)
     assert (found["equal"], len(rows)) == (0, 6)
@@ -121,16 +120,11 @@ def test_a_function_that_is_marked_is_not_called(again):
     assert not rows
 
 
-def test_an_evaluation_with_a_marked_function_is_left_out(again):
-    marked = "buffer.explorer_input.eval_tasksets.0.default_reward_fn_type=tests.stages.test_rewarded_again:marked"
-    found, _ = again(f"{REWARD}length", marked, samples=[SAMPLE])
-    assert (found["equal"], found["evaluated"], "unevaluated" in found) == (1, False, False)
-
-
-def test_an_evaluation_that_fails_costs_no_steps(again):
-    failing = "buffer.explorer_input.eval_tasksets.0.default_reward_fn_type=tests.stages.test_rewarded_again:fails"
-    found, _ = again(f"{REWARD}length", failing, "explorer.max_failed_ratio=0", samples=[SAMPLE])
-    assert (found["equal"], found["evaluated"], bool(found["unevaluated"])) == (1, False, True)
+@pytest.mark.parametrize(("function", "fails"), [("marked", False), ("fails", True)])
+def test_an_evaluation_with_a_marked_function_is_left_out_and_one_that_fails_costs_no_steps(again, function, fails):
+    own = f"buffer.explorer_input.eval_tasksets.0.default_reward_fn_type=tests.stages.test_rewarded_again:{function}"
+    found, _ = again(f"{REWARD}length", own, "explorer.max_failed_ratio=0", samples=[SAMPLE])
+    assert (found["equal"], found["evaluated"], "unevaluated" in found) == (1, False, fails)
 
 
 def test_an_answer_makes_another_task_and_another_prompt_is_refused(again):
@@ -152,8 +146,7 @@ SAMPLE = row(records.Sample, taskset="countdown_test", task_id="t1", decoding="g
     (SAMPLE, None, True, [5.0]),
     (replace(SAMPLE, reward=3.0), None, False, [5.0]),
     (replace(SAMPLE, task_id="other"), None, False, []),
-    (SAMPLE, "buffer.explorer_input.default_eval_workflow_type=react_workflow", False, []),
-])
+    (SAMPLE, "buffer.explorer_input.default_eval_workflow_type=react_workflow", False, [])])
 def test_an_evaluation_is_rewarded_again_if_its_first_one_comes_out_as_stored(again, tmp_path, sample, override, alike,
                                                                               written):
     more = [override] * (override is not None)
@@ -172,8 +165,7 @@ def test_an_evaluation_is_rewarded_again_if_its_first_one_comes_out_as_stored(ag
     ("buffer.explorer_input.default_workflow_type=verifiers_workflow", False),
     ("buffer.explorer_input.default_workflow_type=harness_agent", False),
     ("buffer.explorer_input.default_workflow_type=react_workflow", True),
-    ("buffer.explorer_input.default_reward_fn_type=[accuracy_reward, format_reward]", True),
-])
+    ("buffer.explorer_input.default_reward_fn_type=[accuracy_reward, format_reward]", True)])
 def test_what_a_model_or_a_workflow_rewards_is_not_computed_again(override, is_repeatable):
     assert (not unrepeatable(overridden(*TINY, override))) == is_repeatable
 
@@ -208,8 +200,7 @@ def test_the_donor_that_gives_the_most_steps_is_taken(monkeypatch, tmp_path, giv
     ("algorithm.max_resample_rounds=1", True),
     ("buffer.explorer_input.taskset.data_selector.selector_type=solve_rate_pools", True),
     ("buffer.trainer_input.experience_buffer.replay_buffer.enable=true", True),
-    ("algorithm.repeat_times=2", False),
-])
+    ("algorithm.repeat_times=2", False)])
 def test_rewards_decide_what_is_explored(override, decides):
     assert rewarding.decide(overridden(*TINY, override)) == decides
 

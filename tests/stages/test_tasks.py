@@ -230,8 +230,7 @@ def test_plain_text_is_read_whole_and_rows_of_an_expert_bear_the_name_of_their_b
     shown = write_jsonl(tmp_path / "shown.jsonl", [{"prompt": "1 + 1", "response": "2"}])
     context = context_of(
         tmp_path, *NOTHING, f"buffer.trainer_input.experience_buffer.path={texts}",
-        "buffer.trainer_input.experience_buffer.format.response_key=null",
-        "buffer.explorer_input.taskset.path=null",
+        "buffer.trainer_input.experience_buffer.format.response_key=null", "buffer.explorer_input.taskset.path=null",
         "buffer.trainer_input.auxiliary_buffers={mine: "
         + json.dumps(plain(element(AuxiliaryBuffer, {"path": shown}))) + "}")
     work(context)

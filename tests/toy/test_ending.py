@@ -118,21 +118,6 @@ def test_a_detached_run_is_stopped_from_another_terminal(finished, tmp_path):
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("victim", ["trainer", "explorer"])
-def test_a_stopped_child_is_named_and_completed_steps_stay(finished, tmp_path, victim):
-    stage = rft_in(tmp_path, finished, "trainer.step_timeout_seconds=5", "explorer.step_timeout_seconds=5")
-    process = subprocess.Popen([sys.executable, "-m", "ouroboros.stages.rft", stage.directory], cwd=REPOSITORY,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: reached(stage, 3)() and checkpoints.complete_checkpoints(Path(stage.directory)), 400, process)
-    target, errors = stopped(process, victim)
-    assert f"the {victim} of stage {Path(stage.directory).name} hangs: " in errors
-    assert re.search(rf"process {target} \(ouroboros\.stages\.\w+\) is stopped", errors)
-    kept = checkpoints.complete_checkpoints(Path(stage.directory))[-1]
-    assert kept == 2 if victim == "trainer" else kept >= 3
-    assert_as_undisturbed(stage, finished)
-
-
-@pytest.mark.kill
 def test_a_stopped_evaluation_is_named_and_begins_again(finished, tmp_path):
     plan = plan_in(tmp_path, "explorer.step_timeout_seconds=5")
     plan.freeze()

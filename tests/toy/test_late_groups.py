@@ -10,7 +10,6 @@ from ouroboros.pipeline.check.judge import compose
 from ouroboros.pipeline.plan.plan import make_plan
 from ouroboros.pipeline.store import files
 from tests.toy.conftest import REPOSITORY, stage_of, table
-from tests.toy.kill import killed, start
 
 TASKS, REPEATS, STEPS = 4, 2, 3
 SLEEPY = ("stages=[{stage_name: rft}]", "name=sleepy", "data_processor.task_pipeline.generator_args.tasks=40",
@@ -62,15 +61,3 @@ def test_batches_are_full_whatever_was_late_and_the_run_says_that_it_depends_on_
     report = Path(stage_of(plan, "report").directory) / "report.html"
     assert said in report.read_text()
     ouro("verify", "sleepy", "--root", str(tmp_path))
-
-
-@pytest.mark.kill
-def test_killed_it_keeps_the_steps_that_were_written_and_makes_the_others_whole(tmp_path):
-    """Killed with the first step, before there is a checkpoint, and in the middle of the last one."""
-    stage = stage_to_kill(tmp_path, SLEEPY)
-    killed(stage, "rollouts", 1)
-    first = [row for row in table(Path(stage.directory), "experience") if row["step"] == 1]
-    killed(stage, "steps", 2)
-    assert start(stage).wait(timeout=300) == 0
-    assert [row for row in table(Path(stage.directory), "experience") if row["step"] == 1] == first
-    assert_whole(Path(stage.directory))

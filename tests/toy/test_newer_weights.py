@@ -73,15 +73,6 @@ def test_at_once_on_the_same_devices_it_makes_what_it_makes_in_turns(tmp_path):
 
 
 @pytest.mark.kill
-def test_killed_it_keeps_the_steps_that_were_written_and_makes_the_others_whole(tmp_path):
-    stage = stage_to_kill(tmp_path, LONG)
-    killed(stage, "rollouts", 2)
-    killed(stage, "steps", 3)
-    assert start(stage).wait(timeout=600) == 0
-    assert_whole(Path(stage.directory))
-
-
-@pytest.mark.kill
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(("style", "interval", "bound"), [("trainer_driven", 1, 2), ("explorer_driven", 2, 3)])
 def test_killed_where_one_side_drives_it_keeps_what_was_written(tmp_path, style, interval, bound, ranks):

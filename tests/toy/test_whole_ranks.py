@@ -1,7 +1,4 @@
-"""The same training whatever the ZeRO stage, the ranks and the micro-batches: only rounding differs.
-
-tests/learner/test_ranks.py compares one of them in `make test`.
-"""
+"""A stage whose ranks share sequences; tests/learner/test_ranks.py compares ranks, ZeRO stages and micro-batches."""
 
 import subprocess
 import sys
@@ -16,14 +13,6 @@ pytestmark = pytest.mark.wide
 
 FOUR_STEPS = ("stages.sft.buffer.total_steps=4", "stages.sft.buffer.batch_size=32")
 
-WAYS = {
-    "small micro-batches": ("trainer.max_token_len_per_gpu=64",),
-    "two ranks, ZeRO 1": ("trainer.ranks=2",),
-    "two ranks, ZeRO 2, small micro-batches": (
-        "trainer.ranks=2", "trainer.zero_stage=2", "trainer.max_token_len_per_gpu=100"),
-    "two ranks, ZeRO 3": ("trainer.ranks=2", "trainer.zero_stage=3"),
-}
-
 
 def sft_in(root: Path, upstream, overrides: tuple[str, ...]):
     plan = plan_in(root, *FOUR_STEPS, *overrides)
@@ -37,25 +26,9 @@ def weights(root: Path, upstream, overrides: tuple[str, ...]) -> dict:
 
     stage = sft_in(root, upstream, overrides)
     done = subprocess.run([sys.executable, "-m", "ouroboros.stages.train", stage.directory], cwd=REPOSITORY,
-                          capture_output=True,
-                          text=True, check=False)
+                          capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:] + (Path(stage.directory) / "trainer.log").read_text()[-3000:]
     return load_file(Path(stage.directory) / "model" / "model.safetensors")
-
-
-def test_four_steps_end_at_the_same_weights(finished, tmp_path):
-    import numpy as np
-
-    plan = finished.plan
-    start = weights_of_init(plan)
-    reference = weights(tmp_path / "0", plan, ())
-    moved = max(np.abs(reference[name] - start[name]).max() for name in start)
-    assert moved > 1e-3  # something was trained
-    for index, (way, overrides) in enumerate(WAYS.items()):
-        found = weights(tmp_path / str(index + 1), plan, overrides)
-        gap = max(np.abs(found[name] - reference[name]).max() for name in reference)
-        # Adam divides by the root of the second moment: rounding of 1e-7 in a tiny gradient shows up as 1e-5
-        assert gap < 0.01 * moved, (way, gap, moved)
 
 
 def test_split_sequences_resume_after_a_kill_and_may_begin_whole(finished, tmp_path):

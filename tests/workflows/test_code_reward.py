@@ -94,8 +94,7 @@ def test_components_and_notes_tell_the_share_of_tests():
                                                                "test_imports": ["from math import sqrt"]},
     {"answer": json.dumps({"fn_name": "add", "inputs": [[1, 2], [[1], [2]]], "outputs": [[3], [[1, 2]]]})},
     {"answer": json.dumps([{"input": "1\n2", "output": "3", "testtype": "functional"}]),
-     "metadata": '{"func_name": "add"}'},
-])
+     "metadata": '{"func_name": "add"}'}])
 def test_assertions_and_calls_with_results(given):
     assert accuracy(ADD, **given) == 1
     assert accuracy(ADD.replace("+", "-"), **given) == 0
@@ -108,8 +107,7 @@ def test_assertions_and_calls_with_results(given):
     ("import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(2**26)\n"
      "def main():\n    print(sum(map(int, input().split())))\nthreading.Thread(target=main).start()", 1),
     ("if __name__ == '__main__':\n    print(sum(map(int, input().split())))", 1),
-    ("print(sum(map(int, input().split())))\n1 / 0", 0),
-])
+    ("print(sum(map(int, input().split())))\n1 / 0", 0)])
 def test_inputs_and_outputs(program, result):
     assert accuracy(program, json.dumps(SUMS)) == result
     assert accuracy(f"```python\n{program}\n```", json.dumps([dict(zip(("input", "output"), one, strict=True))
@@ -135,8 +133,7 @@ def test_columns_of_the_record_reach_it():
     ("b'\\xff'", "b'\\xff'", "'ÿ'"), ("1 + 2j", "1 + 2j", "1"), ("True", "True", "False"),
     ("10 ** 40", "10 ** 40", "1e40 + 1e30"),
     ("float('inf')", "float('inf')", "1e308"), ("frozenset('ab')", "frozenset('ab')", "'ab'"),
-    ("__import__('collections').Counter('aab')", "{'a': 2, 'b': 1}", "{'a': 2}"), ("'\\ud800'", "'\\ud800'", "''"),
-])
+    ("__import__('collections').Counter('aab')", "{'a': 2, 'b': 1}", "{'a': 2}"), ("'\\ud800'", "'\\ud800'", "''")])
 def test_values_cross_with_their_types(value, same, other):
     assert accuracy(f"def f():\n    return {value}", f"assert f() == {same} and type(f()) != range") == 1
     assert accuracy(f"def f():\n    return {value}", f"assert f() == {other}") == 0
@@ -154,8 +151,7 @@ def test_arguments_that_a_program_changes_change_for_the_tests_and_exceptions_ar
     ("def f(g):\n    return g(2)", "assert f(lambda n: n + 1) == 3"),
     ("class Stack(list):\n    def top(self):\n        return self[-1]",
      "s = Stack()\ns.append(3)\nassert s.top() == 3"),
-    ("LIMIT = 3", "assert LIMIT == 3"),
-])
+    ("LIMIT = 3", "assert LIMIT == 3")])
 def test_what_cannot_cross_runs_with_the_program_and_says_so(program, tests):
     found = code_reward(program, tests)
     assert (found["accuracy"], found.notes["accuracy"].rpartition("; ")[2]) == (1, "weak")

@@ -195,8 +195,7 @@ def test_what_is_no_image_for_the_model_is_a_refused_request(attempts, source, w
     if source == "animated":
         source = uri(file(Image.new("L", (4, 4)), "GIF", save_all=True, append_images=[Image.new("L", (4, 4), 9)]))
     image = {"type": "image_url", "image_url": {"url": uri(png())}}
-    parts = {"typed": [{"type": "text", "text": "a <image>"}, image],
-             "untold": [{"type": "text", "text": "a <image>"}],
+    parts = {"typed": [{"type": "text", "text": "a <image>"}, image], "untold": [{"type": "text", "text": "a <image>"}],
              "many": [image] * 160}.get(source, [{"type": "image_url", "image_url": {"url": source}}])
     outcome = attempts(partial(clients.asks, content=parts), Says([30]))
     assert outcome.status == "workflow_failed"

@@ -75,8 +75,7 @@ def test_the_tools_of_a_program(used, monkeypatch):
         [["add", pair], ["add", {"pair": {"right": 1}}], ["add", {"pair": {"left": "x"}}], ["add", "[]"], ["add", "{"],
          ["words", {}], ["picture", {}], ["variables", {"names": ["A_TOKEN", "NAMED_KEY"]}], ["up", {}],
          ["up", {"by": 2}], *(["misbehaves", {"way": way}] for way in ways),
-         ["misbehaves", '{"way": "\\ud83d"}'], ["up", {}]],
-        [["up", {}]])
+         ["misbehaves", '{"way": "\\ud83d"}'], ["up", {}]], [["up", {}]])
     assert found[0] == "7"
     assert [one.partition(":")[0] for one in found[1:5]] == ["error"] * 4
     wording([found[1:3]], "left", "integer")

@@ -9,17 +9,7 @@ import pytest
 from ouroboros.pipeline.store import records
 from ouroboros.pipeline.store.errors import ConfigError, DataError, ModelError
 from ouroboros.workflows.demonstrations import demonstrations
-from ouroboros.workflows.protocol import template_trial
-from ouroboros.workflows.protocol.prompts import (
-    TEMPLATE,
-    end_tokens,
-    keep_template,
-    load_tokenizer,
-    prompt_text,
-    prompt_tokens,
-    task_texts,
-    turn_end,
-)
+from ouroboros.workflows.protocol import prompts, template_trial
 from tests import zoo
 from tests.factories import row
 from tests.golden.messages import refuses
@@ -46,44 +36,45 @@ def config(system=None, **given):
 
 @pytest.fixture
 def tokenizer(tiny_model):
-    return lambda template=TAGGED: load_tokenizer(tiny_model, settings(custom_chat_template=template))
+    return lambda template=TAGGED: prompts.load_tokenizer(tiny_model, settings(custom_chat_template=template))
 
 
 def test_a_conversation_goes_through_the_template_whole(tokenizer):
-    assert prompt_text(tokenizer(), "1 + 1?", None, TALK) == "<u>Hi<a>Hey<eos><u>1 + 1?<a>"
+    assert prompts.prompt_text(tokenizer(), "1 + 1?", None, TALK) == "<u>Hi<a>Hey<eos><u>1 + 1?<a>"
 
 
 def test_a_system_message_of_the_row_wins_over_the_one_for_all(tokenizer):
     own = [{"role": "system", "content": "Mine"}]
-    assert prompt_text(tokenizer(), "q", "Ours", own) == "<s>Mine<u>q<a>"
-    assert prompt_text(tokenizer(), "q", "Ours", TALK) == "<s>Ours<u>Hi<a>Hey<eos><u>q<a>"
+    assert prompts.prompt_text(tokenizer(), "q", "Ours", own) == "<s>Mine<u>q<a>"
+    assert prompts.prompt_text(tokenizer(), "q", "Ours", TALK) == "<s>Ours<u>Hi<a>Hey<eos><u>q<a>"
 
 
 def test_thinking_is_handed_to_the_template_only_when_it_is_set(tokenizer):
     tasks = [row(records.Task, question="q")]
-    assert [task_texts(tokenizer(), tasks, config(enable_thinking=value)) for value in (None, False, True)] == [
+    assert [prompts.task_texts(tokenizer(), tasks, config(enable_thinking=value)) for value in (None, False, True)] == [
         ["<u>q<a>"], ["<u>q<a>"], ["<u>q<a>hm "]]
 
 
 def test_without_a_template_turns_are_paragraphs(tokenizer):
     plain = tokenizer()
     plain.chat_template = None
-    assert prompt_text(plain, "q", "Ours", TALK) == "Ours\n\nHi\n\nHey\n\nq"
+    assert prompts.prompt_text(plain, "q", "Ours", TALK) == "Ours\n\nHi\n\nHey\n\nq"
 
 
 def test_the_template_of_a_file_wins_and_the_trained_model_keeps_it(tmp_path, tiny_model):
     path = tmp_path / "mine.jinja"
     path.write_text(TAGGED)
     both = settings(custom_chat_template="{{ messages[0]['content'] }}", chat_template_path=str(path))
-    assert load_tokenizer(tiny_model, both).chat_template == TAGGED
+    assert prompts.load_tokenizer(tiny_model, both).chat_template == TAGGED
     for file in tiny_model.iterdir():
         (tmp_path / "exported").mkdir(exist_ok=True)
         (tmp_path / "exported" / file.name).write_bytes(file.read_bytes())
-    keep_template(tmp_path / "exported", settings())
-    assert load_tokenizer(tmp_path / "exported").chat_template == load_tokenizer(tiny_model).chat_template
-    keep_template(tmp_path / "exported", both)
-    assert (tmp_path / "exported" / TEMPLATE).read_text() == TAGGED
-    assert load_tokenizer(tmp_path / "exported").chat_template == TAGGED
+    prompts.keep_template(tmp_path / "exported", settings())
+    kept, given = (prompts.load_tokenizer(place).chat_template for place in (tmp_path / "exported", tiny_model))
+    assert kept == given
+    prompts.keep_template(tmp_path / "exported", both)
+    assert (tmp_path / "exported" / prompts.TEMPLATE).read_text() == TAGGED
+    assert prompts.load_tokenizer(tmp_path / "exported").chat_template == TAGGED
 
 
 @pytest.mark.parametrize(("template", "words"), [
@@ -97,7 +88,7 @@ def test_a_template_of_no_use_is_told_at_once(tokenizer, template, words):
 def test_a_template_may_hand_on_named_arguments(tokenizer):
     made = tokenizer("{% macro said(text) %}{{ text }}{% endmacro %}"
                      "{{ said(**{'text': messages[0].content}) }}{{ 2 ** 3 }}")
-    assert prompt_text(made, "Hi", None) == "Hi8"
+    assert prompts.prompt_text(made, "Hi", None) == "Hi8"
 
 
 def test_a_template_that_does_not_end_is_told(tokenizer, monkeypatch):
@@ -112,11 +103,11 @@ def test_a_template_that_does_not_end_is_told(tokenizer, monkeypatch):
     "{{ 1 / 0 }}", "{% include 'x' %}", "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}"])
 def test_a_template_that_raises_what_python_raises_ends_no_process(tmp_path, tiny_model, template):
     shutil.copytree(tiny_model, tmp_path / "copy")
-    (tmp_path / "copy" / TEMPLATE).write_text(template)
-    read = load_tokenizer(tmp_path / "copy")
-    assert end_tokens(read, tmp_path) == [1]
+    (tmp_path / "copy" / prompts.TEMPLATE).write_text(template)
+    read = prompts.load_tokenizer(tmp_path / "copy")
+    assert prompts.end_tokens(read, tmp_path) == [1]
     with pytest.raises(DataError):
-        prompt_text(read, "q", None)
+        prompts.prompt_text(read, "q", None)
 
 
 @pytest.mark.parametrize(("file", "edit", "words"), [
@@ -127,20 +118,20 @@ def test_what_keeps_a_tokenizer_from_being_read_is_named(tmp_path, tiny_model, f
     place = tmp_path / "copy" / file
     place.write_text(json.dumps(json.loads(place.read_text()) | edit))
     with refuses(ModelError, words):
-        load_tokenizer(tmp_path / "copy")
+        prompts.load_tokenizer(tmp_path / "copy")
 
 
 def test_a_models_own_template_that_leaves_out_messages_is_refused(tmp_path, tiny_model):
     for template, refused in (("always the same", True), ("{{ raise_exception('system first') }}", False)):
         copy = tmp_path / str(refused)
         shutil.copytree(tiny_model, copy)
-        (copy / TEMPLATE).write_text(template)
+        (copy / prompts.TEMPLATE).write_text(template)
         if refused:
             with refuses(ConfigError, "user's"):
-                load_tokenizer(copy)
+                prompts.load_tokenizer(copy)
         else:  # some take no conversation without a system message: their rows say so
             with refuses(DataError, "system first"):
-                prompt_text(load_tokenizer(copy), "q", None)
+                prompts.prompt_text(prompts.load_tokenizer(copy), "q", None)
 
 
 def test_a_tokenizer_without_its_vocabulary_is_refused(tmp_path, tiny_model):
@@ -148,17 +139,17 @@ def test_a_tokenizer_without_its_vocabulary_is_refused(tmp_path, tiny_model):
     shutil.copytree(tiny_model, tmp_path / "copy")
     (tmp_path / "copy" / "tokenizer.json").unlink()
     with refuses(ModelError, "no readable tokenizer"):
-        load_tokenizer(tmp_path / "copy")
+        prompts.load_tokenizer(tmp_path / "copy")
 
 
 def test_a_template_file_that_is_not_there_is_named(tiny_model):
     with refuses(DataError, "nowhere.jinja", "Check model.chat_template_path"):
-        load_tokenizer(tiny_model, settings(chat_template_path="nowhere.jinja"))
+        prompts.load_tokenizer(tiny_model, settings(chat_template_path="nowhere.jinja"))
 
 
 def test_a_conversation_that_the_template_refuses_is_shown(tokenizer):
     with refuses(DataError, "user", "'then?': one"):
-        prompt_text(tokenizer(STRICT), "then?", None, TALK)
+        prompts.prompt_text(tokenizer(STRICT), "then?", None, TALK)
 
 
 def shown(tokenizer, task, every_turn):
@@ -217,10 +208,10 @@ class Plain:
 
 
 def test_without_a_template_the_text_is_the_prompt_with_the_tokenizer_s_own_beginning():
-    assert prompt_text(Plain(), "a", None) == "a"
-    assert prompt_text(Plain(), "a", "b") == "b\n\na"
-    assert prompt_tokens(Plain(), ["a"]) == [[0, 97]]
-    assert prompt_tokens(Plain(), []) == []
+    assert prompts.prompt_text(Plain(), "a", None) == "a"
+    assert prompts.prompt_text(Plain(), "a", "b") == "b\n\na"
+    assert prompts.prompt_tokens(Plain(), ["a"]) == [[0, 97]]
+    assert prompts.prompt_tokens(Plain(), []) == []
 
 
 @pytest.mark.parametrize(("family", "end", "others"), [
@@ -230,9 +221,9 @@ def test_without_a_template_the_text_is_the_prompt_with_the_tokenizer_s_own_begi
 def test_a_response_ends_as_the_chat_template_ends_a_turn(tmp_path, family, end, others):
     """Gemma's and Phi-3's eos token ends a text, not a turn; generation_config.json lists more than one."""
     zoo.make_tokenizer(family, tmp_path)
-    made = load_tokenizer(tmp_path)
-    assert made.convert_ids_to_tokens(turn_end(made)) == end
-    assert set(made.convert_ids_to_tokens(end_tokens(made, tmp_path))) == {end, made.eos_token, *others}
+    made = prompts.load_tokenizer(tmp_path)
+    assert made.convert_ids_to_tokens(prompts.turn_end(made)) == end
+    assert set(made.convert_ids_to_tokens(prompts.end_tokens(made, tmp_path))) == {end, made.eos_token, *others}
     (((_, response, _),),) = demonstrations(made, [row(records.Task, question="q", solution="7 ☃")], config(), False)
     assert made.convert_ids_to_tokens(response[-1]) == end
     assert made.decode(response, skip_special_tokens=True).strip() == "7 ☃"  # a snowman is three bytes
@@ -242,21 +233,21 @@ def test_a_response_ends_as_the_chat_template_ends_a_turn(tmp_path, family, end,
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma"])
 def test_a_template_with_bos_and_a_tokenizer_that_adds_one_make_one(tmp_path, family):
     zoo.make_tokenizer(family, tmp_path)
-    made = load_tokenizer(tmp_path)
+    made = prompts.load_tokenizer(tmp_path)
     assert made("a")["input_ids"][0] == made.bos_token_id
-    (tokens,) = prompt_tokens(made, [prompt_text(made, "a", None)])
+    (tokens,) = prompts.prompt_tokens(made, [prompts.prompt_text(made, "a", None)])
     assert tokens.count(made.bos_token_id) == 1
 
 
 def test_a_template_without_a_system_role_is_told_with_the_way_out(tmp_path):
     zoo.make_tokenizer("gemma", tmp_path)
     with refuses(DataError, "supported", "chat_template_path", "or system_prompt"):
-        prompt_text(load_tokenizer(tmp_path), "a", "Be brief.")
+        prompts.prompt_text(prompts.load_tokenizer(tmp_path), "a", "Be brief.")
 
 
 def test_a_conversation_is_trained_on_with_the_end_of_its_turns(tmp_path):
     zoo.make_tokenizer("gemma", tmp_path)
-    made = load_tokenizer(tmp_path)
+    made = prompts.load_tokenizer(tmp_path)
     task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
     (((_, tokens, mask),),) = demonstrations(made, [task], config(), True)
     learnt = [token for token, trained in zip(tokens, mask, strict=True) if trained]
@@ -264,10 +255,10 @@ def test_a_conversation_is_trained_on_with_the_end_of_its_turns(tmp_path):
 
 
 def test_a_model_without_generation_config_ends_with_its_eos_token(tiny_model, tmp_path, tokenizer):
-    assert end_tokens(tokenizer(), tmp_path) == [1]
+    assert prompts.end_tokens(tokenizer(), tmp_path) == [1]
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": 7}')
-    assert end_tokens(tokenizer(), tmp_path) == [1, 7]
+    assert prompts.end_tokens(tokenizer(), tmp_path) == [1, 7]
     for odd in ("x", [1, -2], 1.5, True):
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": odd}))
         with pytest.raises(ModelError):
-            end_tokens(tokenizer(), tmp_path)
+            prompts.end_tokens(tokenizer(), tmp_path)

@@ -27,13 +27,11 @@ TALKS = {
     "one turn": [ASKED, ANSWER],
     "several turns": [ASKED, ANSWER, *AGAIN, says("Yes.")],
     "a system message": [{"role": "system", "content": "Be brief."}, ASKED, ANSWER],
-    "a thought": [ASKED, says(THOUGHT)],
-    "several thoughts": [ASKED, says(THOUGHT), *AGAIN, says(AGAIN_THOUGHT)],
+    "a thought": [ASKED, says(THOUGHT)], "several thoughts": [ASKED, says(THOUGHT), *AGAIN, says(AGAIN_THOUGHT)],
     "an end token": [ASKED, says("It is 3.{end}\n")],
     "an end token in the middle": [ASKED, says("It is{end} 3.")],
-    "blanks": [ASKED, says(" It is 3. ")],
+    "blanks": [ASKED, says(" It is 3. ")], "tools": [ASKED, CALLS, THREE, ANSWER],
     "an empty thought": [ASKED, says("<think>\n\n</think>\n\nIt is 3.")],
-    "tools": [ASKED, CALLS, THREE, ANSWER],
 }
 PLAIN = {"one turn", "several turns", "a system message", "an end token", "blanks", "tools"}
 THINKING = {"a thought", "several thoughts"}

@@ -53,10 +53,8 @@ def test_requests_of_a_batch_are_cut_by_their_own_bounds_wherever_the_runner_has
     add(sampler, 5, 70, 2, 1.0, 0.0)
     add(sampler, 1, None)
     add(sampler, 0, 71, 4, 0.6, 0.0)  # softmax of 3, 2, 1, 0 is 0.64, 0.24, 0.09, 0.03
-    assert step(sampler, [1, 5, 0], [2, 2, 2], [SOME] * 3) == [
-        SOME, [3.0, NONE, 2.0, NONE], [3.0, NONE, NONE, NONE]]
-    assert step(sampler, [5, 0], [3, 3], [SOME[::-1]] * 2) == [
-        [NONE, 2.0, NONE, 3.0], [NONE, NONE, NONE, 3.0]]
+    assert step(sampler, [1, 5, 0], [2, 2, 2], [SOME] * 3) == [SOME, [3.0, NONE, 2.0, NONE], [3.0, NONE, NONE, NONE]]
+    assert step(sampler, [5, 0], [3, 3], [SOME[::-1]] * 2) == [[NONE, 2.0, NONE, 3.0], [NONE, NONE, NONE, 3.0]]
     assert sets(sampler, (70, 3, 2), (71, 3, 1)) == [[[0, 2], [1, 3]], [[0]]]
 
 

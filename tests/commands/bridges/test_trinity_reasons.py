@@ -17,8 +17,7 @@ from tests.golden.messages import wording
     ("model: 5", "model", "needed a mapping of settings, found 5."),
     ("trainer: null", "trainer", "no settings there."),
     ("buffer: {explorer_input: {taskset: {rollout_args: 3}}}", "buffer.explorer_input.taskset.rollout_args",
-     "needed a mapping of settings, found 3."),
-])
+     "needed a mapping of settings, found 3.")])
 def test_what_is_no_section_or_no_list_of_stages(text, key, why):
     assert left_out_of_trinity(text)[key].startswith(why)
     assert written(from_trinity(text)).keys() <= {"buffer.batch_size", "stages.0.stage_name",
@@ -34,8 +33,7 @@ def test_what_is_no_section_or_no_list_of_stages(text, key, why):
     ("trainer: {total_steps: many}", "trainer.total_steps",
      "as buffer.total_steps: needed a whole number, found the text 'many'"),
     ("model: {min_response_tokens: 16}", "model.min_response_tokens", "the engine would forbid the end"),
-    ("buffer: {batch_size: 4.5}", "buffer.batch_size", "needed a whole number, found 4.5"),
-])
+    ("buffer: {batch_size: 4.5}", "buffer.batch_size", "needed a whole number, found 4.5")])
 def test_a_value_that_would_not_compose(text, key, why):
     assert left_out_of_trinity(text)[key].startswith(why)
 
@@ -64,8 +62,7 @@ OF_CRITIC = ["model.critic_model_path", "trainer.critic_warmup", "trainer.traine
     ("stages: [{stage_name: a, algorithm: {algorithm_type: sft}}, {stage_name: b, algorithm: {algorithm_type: ppo}}]",
      []),
     ("stages: [{stage_name: a, algorithm: {algorithm_type: sft}}, {stage_name: b, algorithm: {algorithm_type: rloo}}]",
-     OF_CRITIC),
-])
+     OF_CRITIC)])
 def test_a_critic_is_left_out_where_no_algorithm_has_one(algorithm, lost):
     found = left_out_of_trinity(CRITIC + algorithm)
     assert sorted(key for key, why in found.items() if "has no critic." in why) == lost

@@ -118,8 +118,7 @@ def test_truths_are_where_the_rewards_of_verl_read_them(tmp_path):
         pq.write_table(pa.table(rows | {"reward_model": [{"ground_truth": "2"}]}), tmp_path / f"{name}.parquet")
     pq.write_table(pa.table(rows), tmp_path / "plain.parquet")
     files = {"/nowhere/train.parquet": "reward_model.ground_truth",
-             f"{tmp_path}/train.parquet": "reward_model.ground_truth",
-             f"{tmp_path}/plain.parquet": "answer"}
+             f"{tmp_path}/train.parquet": "reward_model.ground_truth", f"{tmp_path}/plain.parquet": "answer"}
     found = values(launch(f'data.train_files="{list(files)}"'))
     assert [found[f"{INPUT}.tasksets.{i}.format.response_key"] for i in range(3)] == list(files.values())
     assert found[f"{INPUT}.tasksets.1.path"] == f"{tmp_path}/train.parquet"  # the directory holds another train file

@@ -61,8 +61,7 @@ def test_the_worked_pairs_have_the_values_of_the_guide(script, wanted):
     assert {key: found.get(key, "missing") for key in wanted} == wanted
     # beyond the guide: where the trainer runs (all 8 GPUs, as in veRL), how prompts lie in veRL's files, the reward,
     # all checkpoints kept, and for the PPO script a micro-batch of 16 rows x (1024 + 512) tokens = 24576
-    beyond = {"trainer.max_checkpoints_to_keep": None, "mode": "colocate",
-              "trainer.ranks": 8, "trainer.zero_stage": 3,
+    beyond = {"trainer.max_checkpoints_to_keep": None, "mode": "colocate", "trainer.ranks": 8, "trainer.zero_stage": 3,
               f"{INPUT}.default_reward_fn_type": "reward_model" if wanted is PPO else "accuracy_reward"}
     if wanted is PPO:  # its evaluation sets must say what is solved
         beyond |= {f"{INPUT}.eval_tasksets.{i}.default_reward_fn_type": "accuracy_reward" for i in (0, 1)}

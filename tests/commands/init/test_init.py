@@ -400,8 +400,7 @@ def test_a_project_for_an_agent_passes_the_check_its_tests_and_a_debug_run(tmp_p
     ("a.jsonl", '{"train": [{"question": "1+1", "answer": "2"}]}', "below the key 'train'"),
     ("a.JSONL", '{"question": "1+1", "answer": "2"}', "small letters"),
     ("*.jsonl", None, "pattern"),
-    ("a.jsonl", '{"chosen": "Human: Hi Assistant: Yo", "rejected": "Human: Hi Assistant: No"}', "hh-rlhf"),
-])
+    ("a.jsonl", '{"chosen": "Human: Hi Assistant: Yo", "rejected": "Human: Hi Assistant: No"}', "hh-rlhf")])
 def test_files_of_another_shape_are_named(tmp_path, name, row, words):
     if row:
         (tmp_path / name).write_text(row + "\n")
@@ -559,8 +558,7 @@ def test_rows_that_cannot_be_rewritten_are_left_out_up_to_a_tenth(tmp_path, in_p
 
 
 @pytest.mark.parametrize(("count", "code"), [(20, 0), (21, 2)])
-def test_speakers_that_nobody_knows_are_in_a_tenth_of_the_rows_at_most(
-        tmp_path, in_process, init, capsys, count, code):
+def test_speakers_that_nobody_knows_are_in_a_tenth_of_the_rows_at_most(tmp_path, in_process, init, capsys, count, code):
     """The stage `tasks` rejects these rows."""
     rows = [{"conversations": [{"from": "human", "value": f"a{i}"}, {"from": "gpt", "value": "b"}]} for i in range(200)]
     for i in range(count):

@@ -59,8 +59,7 @@ def test_config_explain_a_prefix_a_group_and_a_misspelling(capsys):
     ("actor_rollout_ref.rollout.n", 2, "which is one of veRL's: here `algorithm.repeat_times`."),
     ("data.train_batch_size", 2, "one of veRL's: here `synchronizer.sync_interval`, divided by ppo_mini_batch_size."),
     ("actor_rollout_ref.hybrid_engine", 2, "one of veRL's: not meant here: set by mode=colocate."),
-    ("optim.lr", 2, "which is one of veRL's: here `algorithm.optimizer.lr`."),
-])
+    ("optim.lr", 2, "which is one of veRL's: here `algorithm.optimizer.lr`.")])
 def test_config_explain_says_what_a_change_re_runs_or_what_to_use(key, code, words, capsys):
     assert cli.main(["config", "explain", key]) == code
     shown = capsys.readouterr()

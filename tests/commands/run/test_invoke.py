@@ -83,8 +83,7 @@ def plan(run, monkeypatch):
                              config=composed(), trunk={})
              for s in run.stages]
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config=composed(),
-                           expected=(), continued=(),
-                           targets=[f"{s['directory']}/manifest.json" for s in run.stages])
+                           expected=(), continued=(), targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
     monkeypatch.setattr(snakefile, "make_checked_plan", lambda overrides, plan_of=None: made)
     return made
@@ -227,8 +226,7 @@ def test_a_person_may_type_overrides_as_shell_words():
     ({"overrides": "name=x", "seed": 2}, 'overrides="name=x seed=2"'),
     ({"overrides": ["name=x"], "seed": 2}, "`ouro run name=x seed=2`"),
     ({"overrides": "checkpoint_root_dir=/dev/null/x"}, "checkpoint_root_dir=/dev/null/x: /dev/null is no directory."),
-    ({"overrides": "continue_from_checkpoint=false"}, "repetition"),
-])
+    ({"overrides": "continue_from_checkpoint=false"}, "repetition")])
 def test_what_cannot_be_run_is_a_message_and_exit_code_2(given, words, capsys):
     with pytest.raises(SystemExit) as ended:
         load_plan(given)

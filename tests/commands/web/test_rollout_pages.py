@@ -49,16 +49,12 @@ def test_pages_follow_each_other_without_a_gap_also_the_latest_step_first(stage)
 
 
 @pytest.mark.parametrize(("given", "found"), [
-    ({"steps": "2"}, ["2:0", "2:1", "2:2", "2:3"]),
-    ({"steps": "2-", "group_id": "3/1"}, ["3:2", "3:3"]),
+    ({"steps": "2"}, ["2:0", "2:1", "2:2", "2:3"]), ({"steps": "2-", "group_id": "3/1"}, ["3:2", "3:3"]),
     ({"steps": "1 - 2", "run_index": "1", "taskset": "a"}, ["1:1", "2:1"]),
     ({"least_reward": "22", "most_reward": "30.5"}, ["2:2", "2:3", "3:0"]),
-    ({"reward": "23"}, ["2:3"]),
-    ({"accuracy": "null"}, ["1:1", "2:1", "3:1"]),
-    ({"status": "late"}, ["1:0", "2:0", "3:0"]),
-    ({"experience_id": "rft-1/2/0/1"}, ["2:1"]),
-    ({"taskset": "a' OR 1=1 --"}, []),
-])
+    ({"reward": "23"}, ["2:3"]), ({"accuracy": "null"}, ["1:1", "2:1", "3:1"]),
+    ({"status": "late"}, ["1:0", "2:0", "3:0"]), ({"experience_id": "rft-1/2/0/1"}, ["2:1"]),
+    ({"taskset": "a' OR 1=1 --"}, [])])
 def test_rows_by_their_columns(stage, given, found):
     assert shown(rollouts.page(stage, "experience", Wanted.read("experience", given))) == found
 
@@ -141,11 +137,8 @@ def test_a_row_and_the_optimizer_step_that_trained_it(stage):
 @pytest.mark.parametrize("ask", [
     lambda stage: rollouts.row(stage, "experience", Address(2, 4)),
     lambda stage: rollouts.row(stage, "experience", Address(9, 0)),
-    lambda stage: rollouts.address_of(stage, "rft-1/2/1/7"),
-    lambda stage: rollouts.address_of(stage, "nonsense"),
-    lambda stage: rollouts.trained_in(stage, 1),
-    lambda stage: Address.read("2"),
-])
+    lambda stage: rollouts.address_of(stage, "rft-1/2/1/7"), lambda stage: rollouts.address_of(stage, "nonsense"),
+    lambda stage: rollouts.trained_in(stage, 1), lambda stage: Address.read("2")])
 def test_what_is_not_there(stage, ask):
     with pytest.raises(QueryError):
         ask(stage)
@@ -201,8 +194,7 @@ def test_what_training_said_belongs_to_the_policys_own_tokens():
     trained = {"train_logprobs": [-1.5, -1.75], "entropies": [0.5, 0.25], "advantages": [0.5, -0.5], "advantage": 0.0}
     assert details.signals(given, trained) == [
         {"id": 7, "mask": 1, "logprob": -1.0, "version": 3, "train_logprob": -1.5, "entropy": 0.5, "advantage": 0.5,
-         "mismatch": 0.5},
-        {"id": 8, "mask": 0, "logprob": 0.0, "version": None},
+         "mismatch": 0.5}, {"id": 8, "mask": 0, "logprob": 0.0, "version": None},
         {"id": 9, "mask": 1, "logprob": -2.0, "version": 4, "train_logprob": -1.75, "entropy": 0.25, "advantage": -0.5,
          "mismatch": -0.25}]
 

@@ -77,8 +77,7 @@ def asked(client, name: str, **given):
     ("stages.rft.algorithm.optimizer.lr", "5e-4", "name: rft\n",
      "name: rft\n    algorithm:\n      optimizer:\n        # WHY\n        lr: 5e-4\n"),
     ("stages.sft.buffer.total_steps", None, "\n    buffer: {total_steps: 1}", ""),
-    ("buffer.batch_size", "[1, {a: b}]", "size: 64\n", "size: [1, {a: b}]\n"),
-])
+    ("buffer.batch_size", "[1, {a: b}]", "size: 64\n", "size: [1, {a: b}]\n")])
 def test_one_key_changes_and_nothing_else(key, value, old, new):
     made = changed(TEXT, key.split("."), value, "WHY")
     assert TEXT.count(old) == 1
@@ -139,8 +138,7 @@ def test_values_of_a_shipped_recipe_change_and_come_back_and_new_keys_go_without
     ("{not", False, "{not"), ("${seed}", True, "${seed}"), ("module:function", True, "module:function"),
     ("two\nlines", True, "two\nlines"), ("a\u2028b\x85c", True, "a\u2028b\x85c"), ("\ud83d", True, "\ud83d"),
     ("\U0001f600 é", True, "\U0001f600 é"), ("a\u2028b", False, "a\u2028b"), ("- a\n- b", False, ["a", "b"]),
-    ("!!int x", False, "!!int x"), ("9" * 5000, False, "9" * 5000), ("[" * 5000, False, "[" * 5000),
-])
+    ("!!int x", False, "!!int x"), ("9" * 5000, False, "9" * 5000), ("[" * 5000, False, "[" * 5000)])
 def test_what_is_typed_is_one_line_that_means_the_same(typed, is_text, means):
     made = fragment(typed, is_text)
     assert yaml.load(f"a: {made}", Loader) == {"a": means}

@@ -74,8 +74,7 @@ def test_every_answer_needs_the_token_which_no_cookie_takes_to_other_ports(stran
 
 
 @pytest.mark.parametrize("headers", [
-    {"host": "evil.example"}, {"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"},
-])
+    {"host": "evil.example"}, {"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}])
 def test_pages_of_others_are_refused(client, headers):
     question = {"runs": [RUN], "question": "SELECT 1"}
     assert client.post("/api/sql", json=question, headers=headers).status_code in (400, 403)
@@ -255,8 +254,7 @@ def test_rows_of_a_stage_and_a_search(client):
     ("row", {"run": RUN, "stage": "rft", "row": f"1:{'9' * 5000}"}),
     ("row", {"run": RUN, "stage": "rft", "id": f"a/{'9' * 5000}"}),
     ("row", {"run": RUN, "stage": "rft", "row": "1:99"}),
-    ("search", {"run": RUN, "stage": "rft"}),
-])
+    ("search", {"run": RUN, "stage": "rft"})])
 def test_an_address_that_asks_for_nothing(client, address, given):
     answer = client.get(f"/api/{address}", params=given)
     assert answer.status_code == 400
@@ -360,8 +358,7 @@ def test_rewards_are_those_of_the_command_and_its_words_are_no_options(root, cli
     assert asked == [("reward", "diff", "--json", "--root", str(root), RUN, "other.yaml", "name=a b")]
     refused = client.post("/api/rewards", json=given)
     assert (refused.status_code, "no stage with rollouts" in refused.json()["error"]) == (400, True)
-    for wrong in ({"run": RUN}, {"run": 1, "words": ""}, {"run": RUN, "words": "'"},
-                  {"run": RUN, "words": "--root=/"}):
+    for wrong in ({"run": RUN}, {"run": 1, "words": ""}, {"run": RUN, "words": "'"}, {"run": RUN, "words": "--root=/"}):
         assert client.post("/api/rewards", json=wrong).status_code == 400
     with command.ONE:  # of another request
         assert client.post("/api/rewards", json=given).status_code == 400

@@ -100,8 +100,7 @@ MARGINS = ((0.2, -0.1), (0.0, 0.2))
     ("bco_pair", lambda c, r: minus_log_sigmoid(c) + minus_log_sigmoid(-r)),
     ("sppo_hard", lambda c, r: 100 * ((c - 0.5) ** 2 + (r + 0.5) ** 2)),
     ("apo_zero", lambda c, r: 1 / (1 + math.exp(c)) + 1 / (1 + math.exp(-r))),
-    ("apo_down", lambda c, r: 1 / (1 + math.exp(-c)) + 1 / (1 + math.exp(c - r))),
-])
+    ("apo_down", lambda c, r: 1 / (1 + math.exp(-c)) + 1 / (1 + math.exp(c - r)))])
 def test_losses_of_the_two_responses_of_a_pair(name, by_hand):
     found = losses(dpo, loss_type=name)[0]
     assert found == pytest.approx([by_hand(*MARGINS[0])] * 3 + [by_hand(*MARGINS[1])] * 5)

@@ -110,8 +110,7 @@ def test_settings_that_cannot_be_read_are_told_together(checked, cases):
     (f"model.model_path={'x' * 256}", "model.model_path"),
     (f"model.chat_template_path={'x/' * 2100}", "template_path="),
     (f"buffer.explorer_input.taskset.path=[data/a.jsonl,{'x' * 300}]", "taskset.path.1"),
-    (f"stages=[{{stage_name: {'x' * 201}}}]", "stage_name"),
-])
+    (f"stages=[{{stage_name: {'x' * 201}}}]", "stage_name")])
 def test_a_setting(checked, override, words):
     code, found = checked(override)
     assert code == 2
@@ -147,8 +146,7 @@ def test_an_infinity_means_no_bound_among_the_arguments_of_an_algorithm(checked)
     (b"defaults: [3]\n" + RECIPE.encode(), "Unsupported type in defaults"),
     (RECIPE.encode() + b"log: !!python/name:os.system\n", "log: has the tag"),
     (RECIPE.encode() + b"name: x\n", "(mine.yaml, line 13)"),
-    (RECIPE.replace("model:", "modle:").encode(), "Did you mean 'model'?"),
-])
+    (RECIPE.replace("model:", "modle:").encode(), "Did you mean 'model'?")])
 def test_a_recipe(checked, tmp_path, text, words):
     (tmp_path / "mine.yaml").write_bytes(text)
     code, found = checked()
@@ -185,8 +183,7 @@ def test_a_file_that_is_not_there_or_leads_nowhere(checked, tmp_path, name, word
     ({"num_attention_heads": 11, "num_key_value_heads": 11}, "needed a number of heads that divides"),
     ({"sliding_window": 4, "use_sliding_window": True, "max_window_layers": "x"}, "has max_window_layers='x'; needed"),
     ({"model_type": "../../x"}, "no causal language model of model_type ../../x"),
-    ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized (awq)"),
-])
+    ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized (awq)")])
 def test_a_model_that_cannot_be_built(checked, tmp_path, changed, words):
     (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN2 | changed))
     code, found = checked()

@@ -42,8 +42,7 @@ def cluster(monkeypatch):
     ({"partition": "gpu", "mem": 501.0}, ["cluster.slurm.mem"]),
     ({"partition": "gpu", "cpus": 129}, ["cluster.slurm.cpus"]),
     ({"partition": "gpu", "gpus": 16}, ["cluster.slurm.partition"]),
-    ({"partition": "gpu", "gpus": 16, "node_num": 2}, []),
-])
+    ({"partition": "gpu", "gpus": 16, "node_num": 2}, [])])
 def test_a_request_that_no_node_can_satisfy_is_a_problem(asked, keys):
     assert [problem.key for problem in machine.unsatisfiable_requests([stage(**asked)])] == keys
 

@@ -44,8 +44,7 @@ TASKS, EVAL = f"{SOURCE}.taskset", f"{SOURCE}.eval_tasksets.0"
     ({f"{PIPELINE}.operators": [{"name": "text_length_filter"}]}, f"{PIPELINE}.config_path"),
     *(({f"{PIPELINE}.operators": [operator], f"{PIPELINE}.config_path": None}, f"{PIPELINE}.operators.0{below}")
       for operator, below in (({"args": {}}, ""), ({"name": "a", "arg": {}}, ""),
-                              ({"name": "a", "args": [1]}, ".args"))),
-])
+                              ({"name": "a", "args": [1]}, ".args")))])
 def test_one_problem(values, expected):
     assert problems(values) == [expected]
 
@@ -110,7 +109,6 @@ def test_a_stage_that_trains_on_what_another_explored_asks_no_tasks():
     ([f"{SOURCE}.eval_tasksets=[]"], [f"sft: {BUFFER}.path"]),
     ([f"{SOURCE}.eval_tasksets=[]", f"stages.sft.{BUFFER}.path=a.jsonl"], []),
     ([f"{SOURCE}.eval_tasksets.0.split=train", f"stages.sft.{BUFFER}.path=a.jsonl"], []),
-    ([f"{PIPELINE}.operators=[{{name: text_length_filter}}]"], []),
-])
+    ([f"{PIPELINE}.operators=[{{name: text_length_filter}}]"], [])])
 def test_without_curation_nothing_splits_the_pool(values, expected):
     assert broken(f"{PIPELINE}.config_path=null", *values) == expected

@@ -81,8 +81,7 @@ def test_a_stage_above_may_be_the_teacher(tmp_path):
     (DISTIL, ["rft: algorithm.advantage_fn"]), ({KEY: "models/x"}, [KEY]), ({}, []),
     (with_stages({"stage_name": "look", "mode": "explore", "algorithm": {"algorithm_type": "grpo"}},
                  {"stage_name": "rft", "model": {"teacher_model_path": "look"}, "algorithm": JSD}),
-     [f"rft: {KEY}"]),
-])
+     [f"rft: {KEY}"])])
 def test_a_teacher_that_is_missing_idle_or_not_trained_is_a_problem(change, expected):
     assert places(unfit_teachers(Recipe(changed(change)))) == expected
 

@@ -52,8 +52,7 @@ def test_the_arguments_of_every_kl_are_those_of_the_term(settings):
     ("buffer.trainer_input.experience_buffer.replay_buffer.priority_fn_args", "decay=2.0  versions of age"),
     ("buffer.explorer_input.taskset.workflow_args", "arguments  none"),
     ("algorithm.policy_loss_fn_args.clip_ratio_c", "clip_ratio_c=3.0"),
-    ("algorithm.sample_strategy_args", "max_staleness=inf"),
-])
+    ("algorithm.sample_strategy_args", "max_staleness=inf")])
 def test_other_functions_and_one_argument_are_told_too(key, words):
     assert words in told(key, algorithm__sample_strategy="staleness_control")
 

@@ -40,8 +40,7 @@ def gpus(count=8, gib=80.0) -> Gpus:
             "gpu_per_node declares 1. Set mode=colocate to take turns on the same ones, or ask for fewer."),
     (4, {"trainer__ranks": 6, "explorer__rollout_model__tensor_parallel_size": 2}, "needs 8 GPUs (6 for trainer.ranks"),
     (4, {"trainer__ranks": 6}, "declares 4. Ask for fewer."),
-    (4, {"trainer__ranks": 6, "mode": "colocate"}, "mode=colocate: needs 6 GPUs"),
-])
+    (4, {"trainer__ranks": 6, "mode": "colocate"}, "mode=colocate: needs 6 GPUs")])
 def test_more_gpus_than_there_are(count, values, words):
     problem = fit.count_problem(rft(**values), gpus(count))
     assert problem is None if words is None else words in problem
@@ -114,8 +113,7 @@ def changes_in(problem: str) -> dict:
     (SMALL, 13.0, {"trainer__enable_gradient_checkpointing": True, "trainer__logprob_chunk_tokens": 1024}, EIGHT),
     # 7.6 billion on one GPU: 22 bytes each in the step, of which the host can take 12 and what is made of gradients
     (LARGE, 80.0, {"trainer__enable_gradient_checkpointing": True}, {"trainer.offload_optimizer": True}),
-    (LARGE, 128.0, {"trainer__enable_gradient_checkpointing": True}, EIGHT),
-])
+    (LARGE, 128.0, {"trainer__enable_gradient_checkpointing": True}, EIGHT)])
 def test_the_least_costly_settings_that_make_it_fit_are_named_and_none_too_many(size, gib, values, named):
     config = rft(**values)
     problem = fit.trainer_problem(size, config, gpus(8, gib))
@@ -167,8 +165,7 @@ def test_where_nothing_fits_no_setting_is_named_that_another_one_makes_idle():
     (0.1, 80, "both", 0, "Set it between 0.18 and 0.99."), (0.9, 20, "colocate", 5.4, "Set it between 0.72 and 0.72."),
     (0.9, 20, "colocate", 5.4, "trainer and auxiliary models keep 5.4."),
     (0.9, 12, "both", 0, "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs."),
-    (0.9, 12, "colocate", 0, "or mode=both with separate GPUs."),
-])
+    (0.9, 12, "colocate", 0, "or mode=both with separate GPUs.")])
 def test_an_engine_needs_room_for_its_weights_and_one_sequence(share, gib, mode, others, words):
     config = rft(mode=mode, explorer__rollout_model__gpu_memory_utilization=share)
     problem = fit.engine_problem(LARGE, config, gpus(1, float(gib)), others * GIB)

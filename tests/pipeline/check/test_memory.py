@@ -61,8 +61,7 @@ def test_a_process_has_a_context_and_with_others_buffers_of_nccl(ranks, gib):
     (1, 2 * P, 3 * P, 2 * P, 2 * P, 0, 0),
     (2, 2 * P, 3 * P, P / 2, 2 * P, 0, 0),
     # P is below 1e9: all of it may be gathered at once; gradients and the bucket of 5e8 stay, so the step adds the rest
-    (3, P / 2, 3 * P, P / 2, 1.5 * P, P / 2 + 10**9, 2 * P),
-])
+    (3, P / 2, 3 * P, P / 2, 1.5 * P, P / 2 + 10**9, 2 * P)])
 def test_zero_divides_what_its_stage_says_among_four_ranks(stage, weights, optimizer, gradients, step, kept, gathered):
     found = training(SMALL, settings(stage=stage, ranks=4), 2)
     assert (found.weights, found.optimizer, found.gradients, found.step) == (weights, optimizer, gradients, step)
@@ -237,8 +236,7 @@ def test_activations_are_the_higher_of_head_and_layer():
     # an earlier trainer of the same method, budget 32,768; with its own, unlike head without recomputing
     (True, 4096, 32_768, 19.5, 1.11), (False, 4096, 32_768, 76.0, 0.85),
     # padded 8 x 2048 tokens, full logits
-    (True, 16_384, 16_384, 60.0, 0.93),
-])
+    (True, 16_384, 16_384, 60.0, 0.93)])
 def test_the_eager_estimate_is_near_what_was_measured(recompute, chunk, tokens, gib, ratio):
     estimate = training(SMALL, settings(tokens, recompute, chunk=chunk), 2).peak / GIB - 0.6  # tensors were measured
     assert estimate / gib == pytest.approx(ratio, abs=0.006)
@@ -247,8 +245,7 @@ def test_the_eager_estimate_is_near_what_was_measured(recompute, chunk, tokens, 
 
 @pytest.mark.parametrize(("recompute", "tokens", "gib", "ratio"), [
     # benchmarks/gpu_update.md: update alone, 30,080 tokens a micro-batch, and sft, 20,480
-    (False, 30_080, 39.3, 0.99), (True, 30_080, 11.3, 1.02), (False, 20_480, 29.9, 0.98),
-])
+    (False, 30_080, 39.3, 0.99), (True, 30_080, 11.3, 1.02), (False, 20_480, 29.9, 0.98)])
 def test_the_compiled_estimate_is_near_what_was_measured(recompute, tokens, gib, ratio):
     estimate = training(SMALL, settings(tokens, recompute, compiled="auto"), 2).peak / GIB - 0.6
     assert estimate / gib == pytest.approx(ratio, abs=0.006)

@@ -36,8 +36,7 @@ MEASURED = {"selector_type": "offline_easy2hard", "feature_keys": ["stages.look.
     ([{"stage_name": "sft", **SFT, "mode": "train"}], []),
     # rates are of the set with the same name
     *(([LOOK | taskset(name="sums"), {"stage_name": "rft", **taskset(name=name, data_selector=MEASURED)}], found)
-      for name, found in (("sums", []), ("more", ["rft: buffer.explorer_input.taskset.name"]))),
-])
+      for name, found in (("sums", []), ("more", ["rft: buffer.explorer_input.taskset.name"])))])
 def test_what_a_stage_needs_of_those_before_it(stages, expected):
     assert places(unfit_order(recipe(*stages))) == expected
 

@@ -207,8 +207,7 @@ def test_config_check_calls_unless_told_otherwise(monkeypatch, options, calls):
 def test_a_run_begins_with_a_call_and_not_where_it_fails(asked, tmp_path):
     asked("fails")
     words = ("buffer.explorer_input.taskset.path=rows.jsonl", f"checkpoint_root_dir={tmp_path}",
-             "buffer.max_rejected_ratio=0.5",
-             "buffer.explorer_input.taskset.default_reward_fn_type=ouro_test_judge:{}")
+             "buffer.max_rejected_ratio=0.5", "buffer.explorer_input.taskset.default_reward_fn_type=ouro_test_judge:{}")
     refused = overridden(*(word.format("fails") for word in words))
     with refuses(ConfigError, "no number"):
         preflight.judged_plan(refused, on_warning=lambda line: None)

@@ -58,8 +58,7 @@ def test_a_run_that_begins_with_a_reward_model(tmp_path):
     ([{"stage_name": "explored", "mode": "explore"}, asking("explored")], "explorer.auxiliary_models.0.model_path",
      "explored"),
     ([REWARD, {"stage_name": "student", "algorithm": {"algorithm_type": "jsd"},
-               "model": {"teacher_model_path": "judge"}}], "model.teacher_model_path", "judge"),
-])
+               "model": {"teacher_model_path": "judge"}}], "model.teacher_model_path", "judge")])
 def test_models_that_cannot_do_what_they_are_asked(entries, key, found):
     (problem,) = unfit_models(Recipe(changed(stages(*entries))))
     assert (problem.key, problem.found) == (key, found)
@@ -83,8 +82,7 @@ def test_a_reward_model_of_a_stage_above_is_no_problem(tmp_path):
     (f"stages.judge.{SHOWN}.held_out_ratio=0.6", f"{SHOWN}.held_out_ratio"),
     (f"stages.sft.{SHOWN}={{path: x.jsonl, format: {{margin_key: m}}}}", f"{SHOWN}.format.margin_key"),
     ("stages.judge.mode=explore", "mode"),
-    ("data_processor.task_pipeline.generator_args.pairs=0", "algorithm.algorithm_type"),
-])
+    ("data_processor.task_pipeline.generator_args.pairs=0", "algorithm.algorithm_type")])
 def test_settings_that_cannot_be_of_a_reward_model(word, key):
     _, problems = judged(["recipe=countdown_reward", word.replace("stages.judge", "stages.reward_model")])
     assert key in [problem.key for problem in problems]

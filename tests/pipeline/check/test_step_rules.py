@@ -27,8 +27,7 @@ def test_fewer_steps_than_teach_are_told(steps, warns):
     (3, 2, 512, [4, 6, 10, 12], "2 or 4"),  # handed 2, 4, 6, ...: the first to reach 3, 6, 9, 12
     (6, 1, 128, [8, 12, 20, 24], "4 or 8"),  # an explorer step is four trainer steps: 4, 8, 12, ...
     (5, 3, 128, [6, 12, 15, 24], "12"),  # after 4, 8, 12, 16, 20, 24 steps: 3, 6, 12, 15, 18, 24 are handed over
-    (1, 4, 512, [4], "4"),
-])
+    (1, 4, 512, [4], "4")])
 def test_what_an_interval_of_evaluations_comes_to_is_said(every, interval, train_batch, versions, advice):
     found = stage("rft", explorer__eval_interval=every, synchronizer__sync_interval=interval,
                   buffer__train_batch_size=train_batch)

@@ -26,15 +26,9 @@ def test_every_combination_the_last_axis_turning_fastest():
 
 
 @pytest.mark.parametrize(("word", "values"), [
-    ("a=choice(x,y)", ["x", "y"]),
-    ("a=range(1,5)", ["1", "2", "3", "4"]),
-    ("a=range(0,1,step=0.25)", ["0.0", "0.25", "0.5", "0.75"]),
-    ("a=range(5,1,step=-2)", ["5", "3"]),
-    ("a=sort(3,1,2)", ["1", "2", "3"]),
-    ("a=[1,2],[3]", ["[1,2]", "[3]"]),
-    ("a='x,y',z", ["'x,y'", "z"]),
-    ("recipe=glob(countd*n)", ["countdown"]),
-])
+    ("a=choice(x,y)", ["x", "y"]), ("a=range(1,5)", ["1", "2", "3", "4"]), ("a=range(5,1,step=-2)", ["5", "3"]),
+    ("a=range(0,1,step=0.25)", ["0.0", "0.25", "0.5", "0.75"]), ("a=sort(3,1,2)", ["1", "2", "3"]),
+    ("a=[1,2],[3]", ["[1,2]", "[3]"]), ("a='x,y',z", ["'x,y'", "z"]), ("recipe=glob(countd*n)", ["countdown"])])
 def test_the_ways_in_which_hydra_writes_several_values(word, values):
     key = word.split("=")[0]
     assert points(word) == [[f"{key}={value}"] for value in values]
@@ -86,8 +80,7 @@ def test_several_values_where_one_is_needed_are_answered_with_the_option(word):
     ({"stages.rft.algorithm.optimizer.lr": "1e-6"}, "base-rft.lr=1e-6"),
     ({"stages.sft.seed": "1", "seed": "2"}, "base-sft.seed=1,seed=2"),
     ({"a.x.lr": "1", "b.x.lr": "2"}, "base-a.x.lr=1,b.x.lr=2"),  # `lr` and `x.lr` would say the same of both
-    ({"recipe": "countdown"}, "base-recipe=countdown"),
-])
+    ({"recipe": "countdown"}, "base-recipe=countdown")])
 def test_a_point_is_called_after_the_shortest_ends_that_tell_its_keys_apart(differs, name):
     assert axes.name_of("base", differs) == name
 

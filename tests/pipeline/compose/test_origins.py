@@ -23,8 +23,7 @@ def found(key: str, *overrides: str) -> str:
     ("algorithm.algorithm_type", ["algorithm=sft"], "the command line: algorithm.algorithm_type=sft"),
     ("cluster.gpu_per_node", ["cluster=eight_gpus", "cluster.gpu_per_node=2"],
      "the command line: cluster.gpu_per_node=2"),
-    ("data_processor.task_pipeline.generator_args.dirt", [], "conf/recipe/countdown.yaml"),
-])
+    ("data_processor.task_pipeline.generator_args.dirt", [], "conf/recipe/countdown.yaml")])
 def test_the_last_layer_that_has_a_key_is_its_origin(key, overrides, source):
     assert found(key, *overrides) == source
 
@@ -58,8 +57,7 @@ TYPE = "stages.rft.algorithm.algorithm_type"
     ("sft", "buffer.batch_size", ["stages.sft.buffer.batch_size=8"],
      "the command line: stages.sft.buffer.batch_size=8"),
     ("rft", "buffer.batch_size", ["stages.sft.buffer.batch_size=8"], "conf/recipe/countdown.yaml"),
-    ("rft", "algorithm.advantage_fn", [], "the algorithm's own (conf/algorithm/grpo.yaml)"),
-])
+    ("rft", "algorithm.advantage_fn", [], "the algorithm's own (conf/algorithm/grpo.yaml)")])
 def test_a_stage_has_values_of_its_own(stage, key, overrides, source):
     config = compose(overrides)
     entry = next(e for e in entries(config) if e["stage_name"] == stage)

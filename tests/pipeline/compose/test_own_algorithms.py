@@ -43,8 +43,7 @@ def project(tmp_path, monkeypatch):
     """A project of the user's with a package and a conf/, as the current directory."""
     monkeypatch.setattr(devices, "torch_has_cuda", lambda: False)
     monkeypatch.chdir(tmp_path)
-    for path, text in {"own/__init__.py": "", "own/parts.py": PARTS,
-                       "conf/algorithm/mine.yaml": MINE}.items():
+    for path, text in {"own/__init__.py": "", "own/parts.py": PARTS, "conf/algorithm/mine.yaml": MINE}.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
     return tmp_path

@@ -37,8 +37,7 @@ def test_a_setting_of_the_run_has_the_value_of_the_stage(form):
      {"buffer": {"batch_size": 64, "total_steps": 64, "train_batch_size": 1}}),
     ({"buffer": {"total_steps": "${.batch_size}"}}, {"buffer": {"total_steps": 16}}),  # the run's, by a relative name
     ({"seed": "${buffer.train_batch_size}", "buffer": {"batch_size": 64}},  # by another interpolation
-     {"seed": 64, "buffer": {"batch_size": 64, "train_batch_size": 64}}),
-])
+     {"seed": 64, "buffer": {"batch_size": 64, "train_batch_size": 64}})])
 def test_an_entry_has_what_it_sets_and_what_depends_on_it(entry, own):
     assert stage(entry) == {"stage_name": "s", **own}
 
@@ -88,8 +87,7 @@ def values(words: list[str], *keys: str) -> list[list]:
     # inside a text, and a name that is composed
     (["explorer.env_vars.A='b${buffer.batch_size}x${seed}'", "stages.sft.seed=5", "stages.rft.buffer.batch_size=8"],
      ["explorer.env_vars"], [[{"A": "b256x5"}], [{"A": "b8x1"}]]),
-    (["name=seed", "stages.rft.buffer.batch_size='${${name}}'", "stages.rft.seed=6"], [SIZE], [[256], [6]]),
-])
+    (["name=seed", "stages.rft.buffer.batch_size='${${name}}'", "stages.rft.seed=6"], [SIZE], [[256], [6]])])
 def test_an_interpolation_means_the_values_of_the_stage_that_it_stands_in(words, keys, expected):
     assert values(words, *keys) == expected
 
@@ -102,7 +100,6 @@ def test_an_interpolation_means_the_values_of_the_stage_that_it_stands_in(words,
     (["seed=${no.where}"], ["seed"]),  # once, and not for each stage
     (["stages.rft.seed=${stages.7.seed}"], ["rft: seed"]),
     (["stages.rft.model=null"], ["rft: model"]), (["seed=???"], ["seed"]), (["stages.rft.seed=???"], ["rft: seed"]),
-    ([f"stages.rft.{ARGS}=null"], [f"rft: {ARGS}"]),
-])
+    ([f"stages.rft.{ARGS}=null"], [f"rft: {ARGS}"])])
 def test_what_cannot_be_merged_or_resolved_is_one_problem(words, places):
     assert broken(*words) == places

@@ -47,8 +47,7 @@ def test_a_cpu_build_of_torch_has_no_gpu_whatever_the_machine_has(monkeypatch):
     ("0,1", cluster(0), Gpus(0, None, True)),  # GPUs are there and not to be used
     ("", cluster(8, nodes=2), Gpus(16, None, True)),  # planned for elsewhere
     ("", cluster(8, 80.0), Gpus(8, 80.0, True)),
-    ("", cluster(gib=80.0), Gpus(None, 80.0, True)),
-])
+    ("", cluster(gib=80.0), Gpus(None, 80.0, True))])
 def test_what_is_declared_counts_before_what_is_visible(machine, named, given, expected):
     machine(named, 80.0)
     assert planned_gpus(given) == expected

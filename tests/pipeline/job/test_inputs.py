@@ -124,8 +124,7 @@ def test_sources_are_the_files_with_the_columns_that_are_wanted():
     (f"{REPLAY}.priority_fn_args", {"decai": 1}, {f"{REPLAY}.enable": True},
      "'linear_decay' has no argument 'decai'. Did you mean 'decay'?"),
     ("algorithm.policy_loss_fn_args", {"enable_sequence_masking": True, "fallback_to_policy_gradient": True}, {},
-     "enable_sequence_masking"),
-])
+     "enable_sequence_masking")])
 def test_arguments_that_a_function_does_not_take(key, given, more, words):
     (problem,) = named_functions.wrong_arguments(rft({key: given, **more}))
     assert problem.startswith(key)

@@ -24,8 +24,7 @@ def stage(tmp_path, environment_kept):
     """A stage directory as the launcher leaves it."""
     directory = tmp_path / "store" / "tasks-0123abcd"
     spec = {"run": "toy/one", "name": "tasks", "kind": "tasks", "identity": "0123abcd", "root": str(tmp_path),
-            "inputs": {}, "config": {"seed": 1, "verify": "hash",
-                                     "log": {"level": "INFO"}}}
+            "inputs": {}, "config": {"seed": 1, "verify": "hash", "log": {"level": "INFO"}}}
     files.write_json(directory / "stage.json", spec)
     return directory
 

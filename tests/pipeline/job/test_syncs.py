@@ -225,8 +225,7 @@ CONTROLLED = ("algorithm.sample_strategy=staleness_control", "algorithm.sample_s
     ((f"{STYLE}=trainer_driven", *CONTROLLED, f"{BOUND}=3"), BOUND),
     ((f"{STYLE}=trainer_driven", *CONTROLLED, f"{BOUND}=2"), None),
     *(((f"{STYLE}={style}", *more), None) for style in STYLES
-      for more in ((), ("mode=colocate", "trainer.overlap=true"))),
-])
+      for more in ((), ("mode=colocate", "trainer.overlap=true")))])
 def test_what_goes_together(given, key):
     found = {problem.key for problem in problems_of(*given)}
     assert key in found if key else found == set()

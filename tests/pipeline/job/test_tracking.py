@@ -139,13 +139,9 @@ def test_none_takes_everything_and_starts_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "arguments", "words"), [
-    ("mlflow", {"uri": "https://me:secret@host"}, "password"),
-    ("mlflow", {"uri": "https://secret@host/"}, "password"),
-    ("mlflow", {"uri": "https://secret@[host"}, "address"),
-    ("mlflow", {"url": "x"}, "'uri'"),
-    ("none", {"uri": "x"}, "Known"),
-    ("mlfow", {}, "'mlflow'"),
-])
+    ("mlflow", {"uri": "https://me:secret@host"}, "password"), ("mlflow", {"uri": "https://secret@host/"}, "password"),
+    ("mlflow", {"uri": "https://secret@[host"}, "address"), ("mlflow", {"url": "x"}, "'uri'"),
+    ("none", {"uri": "x"}, "Known"), ("mlfow", {}, "'mlflow'")])
 def test_wrong_settings_are_refused_with_what_to_do(kind, arguments, words):
     with refuses(ConfigError, words) as caught:
         check_monitor(kind, arguments)

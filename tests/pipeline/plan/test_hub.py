@@ -154,8 +154,7 @@ def test_without_a_network_the_cache_is_taken_or_one_sentence_says_what_to_fetch
     (401, "GatedRepo", "access must be requested: open http://127.0.0.1"),
     (403, "GatedRepo", "`hf auth login`, or set HF_TOKEN"),
     (403, "", "`hf auth login`, or set HF_TOKEN"),
-    (500, "", "status 500"),
-])
+    (500, "", "status 500")])
 def test_what_the_hub_refuses_is_one_sentence_without_the_token(served, config, tmp_path, status, code, words):
     served.refuse["org/m"] = (status, code)
     report = preflight.check(config())
@@ -224,8 +223,7 @@ def sets(train: str, test: str | None = None, **more) -> dict:
         return default.model_copy(update={"name": name, "path": path, "split": split, **more})
 
     return {f"{SETS}.taskset": one("a", train, "train"), f"{POOL}.generator": None, f"{POOL}.config_path": None,
-            f"{SETS}.eval_tasksets": [one("b", test or train, "test")],
-            "stages": [{"stage_name": "rft"}]}
+            f"{SETS}.eval_tasksets": [one("b", test or train, "test")], "stages": [{"stage_name": "rft"}]}
 
 
 def test_of_a_dataset_the_files_of_the_subset_and_the_splits_are_fetched(served, config, tmp_path):
@@ -262,8 +260,7 @@ def test_a_file_or_a_pattern_of_a_dataset(served, config):
     ({"test.jsonl": ROWS}, "hf://datasets/org/rows", "no files of split 'train'; found test"),
     (DATA, "hf://datasets/org/rows/train.parquet", "has no file 'train.parquet'"),
     (DATA, "hf://org/rows", "needed hf://datasets/org/name[@revision][/file]"),
-    (DATA, "hf://datasets/rows", "not an id of the Hugging Face hub"),
-])
+    (DATA, "hf://datasets/rows", "not an id of the Hugging Face hub")])
 def test_a_dataset_that_cannot_be_read_is_told_before_the_run(served, config, files, path, words):
     served.push("org/m", model())
     served.push("datasets/org/rows", files)

@@ -38,8 +38,7 @@ def test_the_same_configuration_has_the_same_identities_wherever_the_store_lies(
     ("model.enable_thinking", False, {"sft"} | AFTER_SFT),
     # steps that do not wait for all tasks, and answers that go on under newer weights
     ("explorer.over_rollout.ratio", 0.25, {"rft", "evaluate_rft", "report"}),
-    ("explorer.partial_rollout", True, {"rft", "evaluate_rft", "report"}),
-])
+    ("explorer.partial_rollout", True, {"rft", "evaluate_rft", "report"})])
 def test_what_re_runs_what(tmp_path, key, value, expected):
     assert re_run(tmp_path, {key: value}) == expected
 

@@ -74,8 +74,7 @@ def test_a_reward_model_that_is_not_there_is_named(tmp_path):
     ("# why\n\ndef mine(response, answer):  # what\n\n    return 1   \n", False),
     ('def mine(response, answer):\n    """Of a function."""\n    return 1\n', True),
     ("def mine(response, answer):\n    return '# ' + 1\n", True),
-    ("def mine(response, answer):\n        return 1\n", True),
-])
+    ("def mine(response, answer):\n        return 1\n", True)])
 def test_comments_and_blank_lines_of_user_code_do_not_count_and_docstrings_do(user_module, text, counts):
     path, name = user_module
     path.write_text("def mine(response, answer):\n    return 1\n")

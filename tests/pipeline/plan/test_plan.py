@@ -131,8 +131,7 @@ def test_stages_may_branch_and_join(tmp_path):
 
 def test_a_stage_may_bring_its_own_model_and_its_own_tasks(tmp_path):
     found = reads(tmp_path, [
-        {"stage_name": "first", **SFT},
-        {"stage_name": "wide", "model": {"init": {"hidden_size": 128}}},
+        {"stage_name": "first", **SFT}, {"stage_name": "wide", "model": {"init": {"hidden_size": 128}}},
         {"stage_name": "more", "data_processor": {"task_pipeline": {"generator_args": {"tasks": 9}}}}])
     assert found["wide"] == {"tasks": "curate", "model": "model_wide", "waits": "first"}
     assert found["more"] == {"tasks": "curate_more", "model": "wide"}
@@ -176,8 +175,7 @@ def test_training_begins_with_what_was_trained_though_a_stage_that_only_explores
     ([{"stage_name": "rft"}], {"stages": [{"stage_name": "rft", "seed": 7}]}, {"rft", "evaluate_rft"}),
     # what a stage only waits for
     ([*TWO, {"stage_name": "c", "after": ["sft", "b"]}], {"stages": [*TWO, {"stage_name": "c", "after": "sft"}]},
-     set()),
-])
+     set())])
 def test_which_stages_a_change_makes_again(tmp_path, stages, values, changed):
     def of(values):
         return {s.name: s.identity for s in planned(tmp_path, values).stages}

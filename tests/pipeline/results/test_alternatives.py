@@ -109,8 +109,7 @@ def test_arguments_of_another_function_are_left_behind(run):
     ("algorithm.repeat_times=4", "judged by another algorithm, and nothing else can be another"),
     ("seed=2", "'seed=2': a batch that is there is judged by another algorithm"),
     ("algorithm.optimizer.lr=range(1,200)", "alternatives; needed at most 100"),
-    ("algorithm.lr=1", "algorithm.lr: unknown key"),
-])
+    ("algorithm.lr=1", "algorithm.lr: unknown key")])
 def test_what_cannot_be_tried_is_refused(run, override, words):
     assert words in refused(run, override)
 
@@ -135,8 +134,7 @@ def test_the_command_refuses_what_it_cannot_replay(tmp_path, monkeypatch, capsys
     view = tmp_path / "runs" / "toy" / "one"
     write_json(view / "plan.json", {"project": "toy", "name": "one", "stages": [
         {"name": "sft", "kind": "train"}, {"name": "rft", "kind": "rft"}]})
-    for words, said in ((["one", "two"], "the name of one run, found one, two"),
-                        (["three"], "no run 'three'"),
+    for words, said in ((["one", "two"], "the name of one run, found one, two"), (["three"], "no run 'three'"),
                         (["one", "--stage", "sft"], "does not train on rollouts"),
                         (["one"], "is not there; `ouro run`")):
         assert cli.main(["replay", *words, "--root", str(tmp_path)]) == 2

@@ -194,8 +194,7 @@ def test_scales():
     assert not compare_page.logarithmic([1, 19.9])
     assert compare_page.ordered([3, 1, 2, 1]) == [1, 2, 3]
     assert compare_page.ordered(["b", "a", "b"]) == ["b", "a"]
-    assert (compare_page.word(1e-06), compare_page.word(0.12345), compare_page.word("x")) == (
-        "1e-6", "0.1235", "x")
+    assert (compare_page.word(1e-06), compare_page.word(0.12345), compare_page.word("x")) == ("1e-6", "0.1235", "x")
 
 
 def test_settings_and_facts_are_shown_without_the_marks_of_python():

@@ -81,11 +81,8 @@ def test_settings_are_compared_without_the_files_that_they_name(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "kind", "said"), [
-    ("onne", DataError, "'onne'"),
-    ("one seed=3", DataError, "overrides"),
-    ("seed='3", ConfigError, "key=value"),
-    ("sed=3", ConfigError, "unknown"),
-])
+    ("onne", DataError, "'onne'"), ("one seed=3", DataError, "overrides"), ("seed='3", ConfigError, "key=value"),
+    ("sed=3", ConfigError, "unknown")])
 def test_what_is_neither_a_run_nor_overrides(tmp_path, text, kind, said):
     make_checked_plan([f"checkpoint_root_dir={tmp_path}", "name=one"]).freeze()
     with refuses(kind, said):

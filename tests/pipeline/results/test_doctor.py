@@ -62,8 +62,7 @@ def _healthy() -> dict[str, list[dict]]:
                    for model, step, value in scores],
         "tasks": [{"task_id": f"t{i}", "row": i, "split": "train", "answer": "#### 42"} for i in range(4)],
         "tool_calls": [{"stage": "rft-1", "step": 1 + i, "slot": i, "name": "search", "result": "none"}
-                       for i in range(16)],
-    }
+                       for i in range(16)]}
 
 
 def planted_in(planted: dict[str, Callable[[dict], dict | None]]):

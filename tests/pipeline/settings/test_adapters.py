@@ -154,8 +154,7 @@ BOTH = ["q_proj", "v_proj"]
     (PLAIN, tensors()[:-1], {}, "not a whole safetensors file"),
     (PLAIN, b"version https://git-lfs.github.com/spec/v1", {}, "git lfs pull"),
     (PLAIN, tensors(fill=b"\xff"), {}, "NaN"),
-    (PLAIN, safetensors({"base_model.model.lm_head.weight": [4, 4]}), {}, "no A or B of LoRA"),
-])
+    (PLAIN, safetensors({"base_model.model.lm_head.weight": [4, 4]}), {}, "no A or B of LoRA")])
 def test_an_adapter_that_cannot_be_trained_on_is_known_before_the_run(begun, config, content, told, words):
     (begun / ADAPTER_CONFIG).write_text(config if isinstance(config, str) else json.dumps(config))
     (begun / ADAPTER).write_bytes(content)

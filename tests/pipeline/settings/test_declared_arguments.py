@@ -87,8 +87,7 @@ STALE = declared.SAMPLE_STRATEGIES["staleness_control"]
     (COUNTDOWN, {"tasks": 10**7 + 1}, "=10000001", "at most 10000000"),
     (STALE, {"max_staleness": -1}, "=-1", "at least 0"), (STALE, {"max_staleness": math.nan}, "=nan", "finite"),
     (declared.REWARDS["format_reward"], {"pattern": 5}, "5", "a text"),
-    (declared.REWARDS["overlong_penalty"], {"penalty_factor": -1}, "=-1", "at least 0"),
-])
+    (declared.REWARDS["overlong_penalty"], {"penalty_factor": -1}, "=-1", "at least 0")])
 def test_a_wrong_value_is_refused_with_its_key(model, given, found, needed):
     (line,) = model.wrong_values("args", given)
     assert all(words in line for words in (f"args.{next(iter(given))}", found, needed))

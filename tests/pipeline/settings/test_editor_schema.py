@@ -27,8 +27,7 @@ def test_our_recipes_are_right_and_name_it(recipe):
     ({"sead": 1}, ""), ({"seed": -1}, "seed"), ({"seed": "one"}, "seed"), ({"model": {"pth": "x"}}, "model"),
     ({"algorithm": {"optimizer": {"lr": -1}}}, "algorithm"), ({"trainer": {"zero_stage": 4}}, "trainer"),
     ({"stages": [{"stage_name": "sft", "project": "x"}]}, "stages"), ({"stages": [{"mode": "both"}]}, "stages"),
-    ({"stages": [{"stage_name": "sft", "seed": -1}]}, "stages"),
-])
+    ({"stages": [{"stage_name": "sft", "seed": -1}]}, "stages")])
 def test_mistakes_are_found(given, place):
     with pytest.raises(jsonschema.ValidationError) as caught:
         jsonschema.validate(given, SCHEMA)
@@ -40,7 +39,6 @@ def test_mistakes_are_found(given, place):
     {"stages": [{"stage_name": "sft", "after": [], "algorithm": {"algorithm_type": "sft"}}, {"stage_name": "rft"}]},
     {"buffer": {"explorer_input": {"default_reward_fn_type": ["format_reward", "mine:score"],
                                    "eval_tasksets": [{"name": "a", "path": "a.jsonl"}]}}},
-    {"model": {"model_path": None, "max_model_len": None}, "defaults": [{"model": "tiny"}]},
-])
+    {"model": {"model_path": None, "max_model_len": None}, "defaults": [{"model": "tiny"}]}])
 def test_what_composes_is_right(given):
     assert list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(given)) == []

@@ -99,8 +99,7 @@ ENGINE = "explorer.rollout_model"
     ({f"{ENGINE}.engine_type": "transformers", f"{ENGINE}.tensor_parallel_size": 2}, GPU,
      [f"{ENGINE}.tensor_parallel_size"]),
     ({"trainer.attention": "varlen"}, CPU, ["trainer.attention"]), ({"trainer.attention": "varlen"}, GPU, []),
-    ({"trainer.attention": "padded"}, CPU, []),
-])
+    ({"trainer.attention": "padded"}, CPU, [])])
 def test_what_an_engine_or_a_trainer_would_refuse_at_its_start(settings, gpus, keys):
     assert [problem.key for problem in engine.unfit_engine(changed(settings), gpus)] == keys
 

@@ -19,8 +19,7 @@ TASKSET = "buffer.explorer_input.taskset"
     ("explorer.max_response_tokens", "model.max_response_tokens"), ("optimizer.lr", "algorithm.optimizer.lr"),
     ("batch_size", "buffer.batch_size"), ("algorithm.lr", "algorithm.optimizer.lr"),  # in another place
     ("recipee", "recipe"), ("buffer.recipee", None),  # a name that is none of a section, at the top alone
-    ("zzz", None), ("algorithm.foo", None),
-])
+    ("zzz", None), ("algorithm.foo", None)])
 def test_the_nearest_key(key, meant):
     found = nearest_key(key, ["recipe"])
     assert f"'{meant}'" in found if meant else found == ""

@@ -119,8 +119,7 @@ def test_names_that_are_checked_early_are_those_that_there_are():
     # no teacher is asked; then no advantage is read
     ({"algorithm": {"policy_loss_fn": "forward_kl_topk"}}, ["algorithm.policy_loss_fn"]),
     ({"algorithm": {"algorithm_type": "gkd", "kl_penalty_fn": "k1", "advantage_fn_args": {"kl_coef": 2.0}}},
-     ["algorithm.kl_penalty_fn", "algorithm.advantage_fn_args"]),
-])
+     ["algorithm.kl_penalty_fn", "algorithm.advantage_fn_args"])])
 def test_losses_that_the_rows_of_a_stage_cannot_feed_are_refused(values, expected):
     stage = {key: value for key, value in values.items() if "." not in key}
     run_wide = {key: value for key, value in values.items() if "." in key}
@@ -172,7 +171,6 @@ def test_a_setting_of_the_run_is_judged_in_the_stages_that_do_not_override_it():
     ({"trainer.reference_update.interval": 2, "trainer.reference_update.mix": 0.5, "model.lora_configs": [{}]},
      ["trainer.reference_update.mix"]),
     ({"algorithm.rollout_rejection.seq_mean_k1": [2.0, 0.5]}, ["algorithm.rollout_rejection.seq_mean_k1"]),
-    ({"algorithm.rollout_rejection.token_k2": 0}, ["algorithm.rollout_rejection.token_k2"]),
-])
+    ({"algorithm.rollout_rejection.token_k2": 0}, ["algorithm.rollout_rejection.token_k2"])])
 def test_passes_rejections_and_components_are_judged(values, expected):
     assert places(check(changed(values))) == expected

@@ -43,8 +43,7 @@ def test_whole_weights_have_no_problem(tmp_path):
     (safetensors({"model.embed_tokens.weight": [7, 2]})[:-1], "152 bytes"),
     (safetensors({"model.embed_tokens.weight": [7, 2]}) + b"0", "154 bytes"),
     (safetensors({"model.embed_tokens.weight": [7, 2]})[:50], "50 bytes"),
-    (struct.pack("<Q", 2) + b"[]", "not a whole"), (struct.pack("<Q", 9) + b'{"a": {}}', "not a whole"),
-])
+    (struct.pack("<Q", 2) + b"[]", "not a whole"), (struct.pack("<Q", 9) + b'{"a": {}}', "not a whole")])
 def test_a_file_that_is_not_whole(tmp_path, content, words):
     (tmp_path / "model.safetensors").write_bytes(content)
     assert words in problem(tmp_path)
@@ -105,8 +104,7 @@ def test_the_embedding_has_the_rows_of_the_vocabulary(tmp_path):
     ({"hidden_size": 2, "num_hidden_layers": 2}, None), ({"num_hidden_layers": 1}, None),  # one more than is used
     ({"hidden_size": 4}, "hidden_size=4, and the weights have 2"),
     ({"hidden_size": 4, "word_embed_proj_dim": 2}, None),
-    ({"num_hidden_layers": 9}, "num_hidden_layers=9, and the weights have 2"),
-])
+    ({"num_hidden_layers": 9}, "num_hidden_layers=9, and the weights have 2")])
 def test_weights_have_the_sizes_of_the_configuration(tmp_path, said, wrong):
     (tmp_path / "model.safetensors").write_bytes(safetensors({
         "model.embed_tokens.weight": [7, 2], "model.layers.0.norm.weight": [2], "model.layers.1.norm.weight": [2]}))
