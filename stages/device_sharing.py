@@ -4,12 +4,13 @@ from pathlib import Path
 
 import torch
 
-from ouroboros.pipeline.check.memory import GIB, USABLE, engines
-from ouroboros.pipeline.settings.config import Config
+from ouroboros.pipeline.check.memory import GIB, USABLE, engines, measures_cache
+from ouroboros.pipeline.settings.config import Config, longest_sequence
 from ouroboros.pipeline.settings.trainer import may_overlap
 from ouroboros.pipeline.store.checkpoints import weight_bytes
 from ouroboros.pipeline.store.errors import ConfigError
-from ouroboros.stages.recompute import needed
+from ouroboros.stages.learner.separation import EXACT
+from ouroboros.stages.recompute import needed, sized
 
 
 def resolve(config: Config, model: Path, images: bool) -> str | None:
@@ -40,3 +41,17 @@ def resolve(config: Config, model: Path, images: bool) -> str | None:
         return None
     how = "engines answer while the trainer trains" if settings.overlap else "engines and trainer take turns"
     return f"{how} (trainer.overlap): {figures}"
+
+
+def opens_beside(config: Config, model: Path, images: bool) -> bool:
+    """Returns whether engines on the trainer's GPU may open while it starts: their caches have a size of their own, and
+    both fit, also while the trainer proves its rows in float32 (stages/learner/separation.py). The other arguments and
+    when it is called: as `resolve`."""
+    if not (config.kind.engine and config.mode == "colocate" and torch.cuda.is_available()) or (
+            config.explorer.rollout_model.engine_type != "vllm" or config.explorer.auxiliary_models):
+        return False
+    total, weights = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory, weight_bytes(model)
+    size = sized(config, model, images)
+    proof = 4 * size.parameters + 3 * 4 * min(longest_sequence(config.model), EXACT) * size.vocabulary
+    held = needed(config, model, images) + proof + engines(config, total, weights)
+    return held <= USABLE * total and not measures_cache(config, total, weights)

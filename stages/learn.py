@@ -121,6 +121,8 @@ class Trainer:
         for resolve in (recompute.resolve, device_sharing.resolve):
             self._log(resolve(config, self.model, self.images))
         config.trainer.overlap = not _any(process, not config.trainer.overlap)
+        if not _any(process, not device_sharing.opens_beside(config, self.model, self.images)):
+            self._admit()
         if isinstance(self.source, RewardPairs):
             actor = Scorer(self.model, config, process, self.source.padding)
             prove_critic(actor, config, self.text, former)
@@ -193,12 +195,16 @@ class Trainer:
             self.publishing.hand_over(manifest["step"], self._probe_text())
         return manifest["step"]
 
-    def run(self) -> None:
-        self.actor.make_room()
+    def _admit(self) -> None:
+        """Tells the number of steps; engines on the trainer's GPUs open once it is known."""
         if self.process.rank == 0:
             files.write_json(self.context.directory / TOTAL, {
                 "total_steps": self.source.total_steps, "overlap": self.context.config.trainer.overlap,
                 **({"count": self.source.count} if isinstance(self.source, DataSet) else {})})
+
+    def run(self) -> None:
+        self.actor.make_room()
+        self._admit()
         self.measured = time.perf_counter()
         try:
             with self.context.ending.deferred():

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from ouroboros.pipeline.check.memory import GIB, USABLE, beside, training, with_tower
+from ouroboros.pipeline.check.model_size import Size
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store.checkpoints import weight_bytes
@@ -41,6 +42,11 @@ def needed(config: Config, model: Path, images: bool) -> float:
     trainer = config.trainer.model_copy(update={"attention": choose(config.trainer.attention, "cuda")})
     asked = Config.partial({"trainer": trainer, "model": config.model, "algorithm": {
         "advantage_fn": at(config, "algorithm.advantage_fn"), "optimizer": config.algorithm.optimizer}})
-    size = measure(build(str(model), config.model.trust_remote_code), next(iter(config.model.lora_configs), None))
-    size = with_tower(size, not trainer.freeze_vision_tower, images)
+    size = sized(config, model, images)
     return training(size, asked, policy.resolve_dtype(config.model.dtype, "cuda").itemsize).peak
+
+
+def sized(config: Config, model: Path, images: bool) -> Size:
+    """The size of the policy, with its adapter and the tower that reads images."""
+    size = measure(build(str(model), config.model.trust_remote_code), next(iter(config.model.lora_configs), None))
+    return with_tower(size, not config.trainer.freeze_vision_tower, images)

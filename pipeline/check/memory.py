@@ -280,9 +280,14 @@ def engines(config: Config, total: float, weights: float) -> float:
 def beyond_share(config: Config, total: float, weights: float) -> float:
     """Returns the bytes that one vllm engine and the trainer, in turns on a GPU, were measured to hold besides the
     share that the engine measures for itself; several have a reserve for it (workflows/engines/open.py)."""
+    return ALONE * (measures_cache(config, total, weights) and config.mode == "colocate" and config.kind.trains)
+
+
+def measures_cache(config: Config, total: float, weights: float) -> bool:
+    """Returns whether vllm sizes its cache by what is free on its GPU when it starts."""
     settings = config.explorer.rollout_model
-    measures = settings.engine_type == "vllm" and not settings.sizes_cache and settings.on_gpu(weights, total) == 1
-    return ALONE * (measures and config.mode == "colocate" and config.kind.trains and not may_overlap(config))
+    return (settings.engine_type == "vllm" and not settings.sizes_cache and settings.on_gpu(weights, total) == 1
+            and not may_overlap(config))
 
 
 def asleep(config: Config) -> float:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ouroboros.pipeline.check.memory import GIB
+from ouroboros.pipeline.check.memory import GIB, kept_logprobs
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.explorer import AuxiliaryModel
 from ouroboros.pipeline.settings.trainer import may_overlap
@@ -27,9 +27,9 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def resolved(model, monkeypatch):
-    """resolved(gib, "key=value", ...): the setting on a GPU of `gib`; 0: on CPU."""
+    """resolved(gib, "key=value", ...): the setting on a GPU of `gib`; 0: on CPU. beside: whether engines open then."""
 
-    def run(gib: float, *overrides: str, judge=False) -> bool:
+    def run(gib: float, *overrides: str, judge=False, beside=False) -> bool:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gib > 0)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gib * GIB))
@@ -37,7 +37,7 @@ def resolved(model, monkeypatch):
         if judge:
             config = config.but("explorer.auxiliary_models", [element(AuxiliaryModel, {"model_path": str(model)})])
         device_sharing.resolve(config, model, False)
-        return config.trainer.overlap
+        return device_sharing.opens_beside(config, model, False) if beside else config.trainer.overlap
 
     return run
 
@@ -78,3 +78,28 @@ def test_a_stage_that_knows_no_syncs_shares_nothing(tmp_path):
     found = {one.name: may_overlap(Config.of_stage(one.kind, one.specification()["config"])) for one in plan.stages
              if one.name in ("sft", "evaluate_sft", "rft", "curate")}
     assert found == {"sft": False, "evaluate_sft": False, "rft": True, "curate": False}
+
+
+@pytest.mark.parametrize(("gib", "overrides", "judge", "expected"), [
+    (80, (), False, True),
+    (80, ("synchronizer.sync_offset=0",), False, True),  # two engines, each with a half of theirs
+    (80, ("synchronizer.sync_offset=0", "explorer.rollout_model.engines_per_gpu=1"), False, False),  # measures
+    (80, ("synchronizer.sync_offset=0", "explorer.rollout_model.engines_per_gpu=1",
+          "explorer.rollout_model.kv_cache_mib=64"), False, True),
+    (80, ("explorer.rollout_model.gpu_memory_utilization=0.9",), False, False),
+    (80, ("mode=both",), False, False),
+    (80, ("explorer.rollout_model.engine_type=transformers",), False, False),
+    (80, (), True, False),
+    (0, (), False, False)])
+def test_engines_open_while_the_trainer_starts_where_both_fit(resolved, gib, overrides, judge, expected):
+    assert resolved(gib, *overrides, judge=judge, beside=True) is expected
+
+
+def test_the_float32_proof_of_rows_must_fit_beside_engines(resolved, model):
+    """8,192 tokens, three copies of 4 bytes of each logit over 364 words: 0.033 GiB. Engines hold half of the GPU."""
+    long = "model.max_model_len=8192"
+    config = overridden(*AHEAD, long)
+    trainer = (needed(config, model, False) + kept_logprobs(config)) / GIB
+    assert resolved((trainer + 0.01) / 0.4, long) is True
+    assert resolved((trainer + 0.01) / 0.4, long, beside=True) is False
+    assert resolved((trainer + 0.036) / 0.4, long, beside=True) is True

@@ -18,7 +18,7 @@ from ouroboros.pipeline.job.syncs import Unasked
 from ouroboros.pipeline.job.waiting import wait_for
 from ouroboros.pipeline.store import checkpoints, files, records, recovery, tables, tensor_files
 from ouroboros.pipeline.store.errors import ModelError, StageError
-from ouroboros.stages import learn
+from ouroboros.stages import device_sharing, learn
 from ouroboros.stages.learner import saving
 from ouroboros.stages.learner.actor import Result
 from ouroboros.stages.learner.engine.budget import Budget
@@ -100,6 +100,15 @@ def stage(tmp_path, tiny_model, context_of, monkeypatch):
                 "algorithm.optimizer.lr=1.0", "algorithm.optimizer.lr_warmup_steps=0", "buffer.total_steps=5",
                 "algorithm.optimizer.min_lr_ratio=0.0", "trainer.save_interval=2", "trainer.max_checkpoints_to_keep=2")
     return context_of(tmp_path / "sft", *TINY, *settings, tasks=tmp_path / "curate", model=tiny_model)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_engines_are_admitted_before_the_proof_only_where_they_fit_beside_it(stage, monkeypatch, beside):
+    seen = []
+    monkeypatch.setattr(device_sharing, "opens_beside", lambda *_: beside)
+    monkeypatch.setattr(learn, "prove_policy", lambda *_: seen.append((stage.directory / "total.json").exists()))
+    learn.Trainer(stage)
+    assert seen == [beside]
 
 
 def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
