@@ -72,8 +72,7 @@ if [ "$(cat sum.txt)" = "$(cat /tests/expected)" ]; then echo 1; else echo 0; fi
 """
 FILES = {
     "instruction.md": "<!-- harbor-canary GUID 1 -->\n\nWrite the sum of the lines of numbers.txt to sum.txt.\n",
-    "task.toml": TOML, "environment/numbers.txt": "1\n2\n4\n",
-    "tests/test.sh": TEST, "tests/expected": "7\n",
+    "task.toml": TOML, "environment/numbers.txt": "1\n2\n4\n", "tests/test.sh": TEST, "tests/expected": "7\n",
     "solution/solve.sh": "echo $(($(paste -sd+ numbers.txt))) > sum.txt\n",
 }
 

@@ -24,7 +24,7 @@ from ouroboros.pipeline.store.errors import ModelError
 
 CHUNK = 16 << 20  # bytes that a thread writes or reads at once
 THREADS = 8
-BUFFERS = 5  # of a chunk each, of a file that is written from front to back: one is filled, others are written
+BUFFERS = 9  # of a chunk each, of a file that is written from front to back: one is filled, others are written
 TYPES = {  # of safetensors, in its order -> of torch, and bytes of an element
     "BOOL": ("bool", 1), "U8": ("uint8", 1), "I8": ("int8", 1), "F8_E5M2": ("float8_e5m2", 1),
     "F8_E4M3": ("float8_e4m3fn", 1), "I16": ("int16", 2), "U16": ("uint16", 2), "F16": ("float16", 2),

@@ -46,10 +46,8 @@ def changing(given: dict[int, dict]) -> str:
 # -> settings; steps of a stage and of the longer one; of a branch of that k, drawn from 3 to 7 where the name does not
 # tell it, and what changes; the steps that the longer one and the branch take
 CASES = {
-    "sft": (SFT, 3, 7, {4: LR}, (3, 4)),
-    "dpo": (DPO, 3, 7, {6: LR}, (3, 6)),
-    "grpo": (ON, 3, 7, {7: LR}, (3, 7)),
-    "one step off": (AHEAD, 3, 7, {5: LR}, (3, 4)),
+    "sft": (SFT, 3, 7, {4: LR}, (3, 4)), "dpo": (DPO, 3, 7, {6: LR}, (3, 6)),
+    "grpo": (ON, 3, 7, {7: LR}, (3, 7)), "one step off": (AHEAD, 3, 7, {5: LR}, (3, 4)),
     "two steps off, every second version": ((f"{OFFSET}=2", f"{INTERVAL}=2"), 5, 7, {6: LR}, (5, 6)),
     "ppo, its critic, adaptive KL": ((*PPO, *AHEAD), 3, 7, {6: CRITIC}, (3, 6)),
     "two passes, reference that follows": (
@@ -58,14 +56,11 @@ CASES = {
     "LoRA": ((*AHEAD, ADAPTER), 3, 7, {4: LR}, (3, 4)),
     "truncated sampling": ((*AHEAD, "model.top_k=5"), 3, 7, {6: {"model.top_k": 3}}, (3, 4)),
     "selector": ((*AHEAD, f"{SELECTOR}=solve_rate_pools"), 3, 7, {5: LR}, (3, 4)),
-    "replay": (REPLAYED, 3, 7, {7: LR}, (3, 7)),
-    "experience pipeline": ((*AHEAD, OPERATORS), 3, 7, {6: LR}, (3, 6)),
+    "replay": (REPLAYED, 3, 7, {7: LR}, (3, 7)), "experience pipeline": ((*AHEAD, OPERATORS), 3, 7, {6: LR}, (3, 6)),
     "ZeRO-2 on two ranks": ((*SFT, "trainer.ranks=2", "trainer.zero_stage=2"), 3, 7, {4: LR}, (3, 4)),
     "k=1": (AHEAD, 1, 3, {1: LR}, (1, 1)),
-    "at the last step": (AHEAD, 3, 5, {5: LR}, (3, 5)),
-    "at a checkpoint, sampling": (ON, 4, 6, {4: COOL}, (4, 4)),
-    "before a checkpoint, sampling": (AHEAD, 4, 6, {3: COOL}, (4, 2)),
-    "after a checkpoint, reward": (ON, 4, 6, {5: {
+    "at the last step": (AHEAD, 3, 5, {5: LR}, (3, 5)), "at a checkpoint, sampling": (ON, 4, 6, {4: COOL}, (4, 4)),
+    "before a checkpoint, sampling": (AHEAD, 4, 6, {3: COOL}, (4, 2)), "after a checkpoint, reward": (ON, 4, 6, {5: {
         "buffer.explorer_input.default_reward_fn_type": f"{__name__}:letters"}}, (4, 4)),
     "inside an explorer step": ((*AHEAD, f"{BATCH}=4"), 3, 6, {5: COOL | LR}, (3, 4)),
     "explorer steps for a train batch": ((*AHEAD, f"{BATCH}=16"), 2, 4, {3: LR}, (2, 2)),

@@ -40,8 +40,7 @@ VARIABLE = [(re.compile(pattern), steady) for pattern, steady in (
     (r"\S+/python[\d.]* -m", "python -m"), (r"\b\d+ threads", "N threads"),
     (r"this machine has \d+", "this machine has N"), (r"[\d.]+ MiB are free", "N MiB are free"),
     (r"is up to \d[\d.e+-]*", "is up to N"),
-    (r"\d{1,3}(,\d{3})+ (bytes|were written)", r"N \2"),
-    (r"file system /\S* \(\w+\)", "file system X"))]
+    (r"\d{1,3}(,\d{3})+ (bytes|were written)", r"N \2"), (r"file system /\S* \(\w+\)", "file system X"))]
 
 
 class Record:

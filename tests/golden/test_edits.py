@@ -23,8 +23,7 @@ from tests.configs import changed
 PPO = {"algorithm_type": "ppo", "repeat_times": 8, "kl_loss_fn": "k3", "bypass_old_logprobs": False}
 LINES = {"formula": "edited = 1", "log": "context.log.info('edited')", "comment": "# edited"}
 RUN = {
-    "buffer.explorer_input.eval_tasksets.0.default_reward_fn_type": "accuracy_reward",
-    "stages": [
+    "buffer.explorer_input.eval_tasksets.0.default_reward_fn_type": "accuracy_reward", "stages": [
         {"stage_name": "sft", "algorithm": {"algorithm_type": "sft"}},
         {"stage_name": "grpo", "algorithm": {"kl_loss_fn": "k2"}},
         {"stage_name": "ppo", "after": ["sft"], "algorithm": PPO,

@@ -86,8 +86,7 @@ class Case:
 
 
 CASES = [
-    Case("grpo, ZeRO 1, evaluations, MLflow", 50, WATCHED),
-    Case("mini-batches, one step off", 25, (
+    Case("grpo, ZeRO 1, evaluations, MLflow", 50, WATCHED), Case("mini-batches, one step off", 25, (
         "stages.rft.buffer.train_batch_size=16", "stages.rft.synchronizer.sync_offset=1",
         "stages.rft.synchronizer.sync_interval=1")),
     Case("two ranks, ZeRO 2, replay", 35, (
@@ -121,14 +120,12 @@ CASES = [
         "name=tool", "synchronizer.sync_offset=1", "buffer.explorer_input.default_workflow_type=tool_call_workflow",
         *TOOLS), "", begun=True, settings=AGENT),
     Case("curation in shards", 8, (), "curate", settings=SHARDS),
-    Case("images, trained tower", 20, (), settings=IMAGES),
-    Case("images, trained tower, of an agent", 10, (
+    Case("images, trained tower", 20, (), settings=IMAGES), Case("images, trained tower, of an agent", 10, (
         "stages.rft.buffer.explorer_input.default_workflow_type=tests.clients:draws",
         "stages.rft.model.max_prompt_tokens=64", "stages.rft.explorer.runner_concurrency=1",
         "stages.rft.explorer.eval_interval=1"), settings=IMAGES),
     *(Case(f"{name} of images", 6, (), name, settings=IMAGES) for name in ("tasks", "curate", "sft")),
-    Case("vLLM, grpo, evaluations, MLflow", 45, WATCHED, engine="vllm"),
-    Case("vLLM, LoRA", 20, (
+    Case("vLLM, grpo, evaluations, MLflow", 45, WATCHED, engine="vllm"), Case("vLLM, LoRA", 20, (
         "stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]",
         "stages.rft.algorithm.optimizer.lr=5e-3"), engine="vllm"),
     *(Case(f"{name} alone, MLflow", 4, ("buffer.total_steps=1", "monitor=mlflow"), name)

@@ -26,8 +26,7 @@ DISK = "14m"  # the stages before rft fit, and some of its steps
 UNTESTED = [
     "a disk that loses power: kill -9 keeps what the kernel holds, so flushing is only traced, not tested",
     "a network file system: late visibility is simulated for files, not for attributes or cached content",
-    "a quota (EDQUOT): worded as a full disk",
-    "an engine that finds no GPU memory",
+    "a quota (EDQUOT): worded as a full disk", "an engine that finds no GPU memory",
 ]
 
 

@@ -80,17 +80,15 @@ def test_a_stage_that_knows_no_syncs_shares_nothing(tmp_path):
     assert found == {"sft": False, "evaluate_sft": False, "rft": True, "curate": False}
 
 
+TURNS, ONE, SIZED = "synchronizer.sync_offset=0", *(f"explorer.rollout_model.{one}" for one in (
+    "engines_per_gpu=1", "kv_cache_mib=64"))  # two engines have a half each of what is theirs, one measures
+
+
 @pytest.mark.parametrize(("gib", "overrides", "judge", "expected"), [
-    (80, (), False, True),
-    (80, ("synchronizer.sync_offset=0",), False, True),  # two engines, each with a half of theirs
-    (80, ("synchronizer.sync_offset=0", "explorer.rollout_model.engines_per_gpu=1"), False, False),  # measures
-    (80, ("synchronizer.sync_offset=0", "explorer.rollout_model.engines_per_gpu=1",
-          "explorer.rollout_model.kv_cache_mib=64"), False, True),
-    (80, ("explorer.rollout_model.gpu_memory_utilization=0.9",), False, False),
-    (80, ("mode=both",), False, False),
-    (80, ("explorer.rollout_model.engine_type=transformers",), False, False),
-    (80, (), True, False),
-    (0, (), False, False)])
+    (80, (), False, True), (80, (TURNS,), False, True), (80, (TURNS, ONE), False, False), (0, (), False, False),
+    (80, (TURNS, ONE, SIZED), False, True), (80, ("explorer.rollout_model.gpu_memory_utilization=0.9",), False, False),
+    (80, (), True, False), (80, ("mode=both",), False, False),
+    (80, ("explorer.rollout_model.engine_type=transformers",), False, False)])
 def test_engines_open_while_the_trainer_starts_where_both_fit(resolved, gib, overrides, judge, expected):
     assert resolved(gib, *overrides, judge=judge, beside=True) is expected
 

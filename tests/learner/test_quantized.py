@@ -13,14 +13,7 @@ from ouroboros.pipeline.job.context import Context
 from ouroboros.pipeline.store.errors import ModelError
 from ouroboros.stages import quantized as stage
 from ouroboros.stages.learner.actor import Actor
-from ouroboros.stages.learner.engine.quantized import (
-    Frozen,
-    Linear4bit,
-    dequantized,
-    hold,
-    layers,
-    quantized,
-)
+from ouroboros.stages.learner.engine.quantized import Frozen, Linear4bit, dequantized, hold, layers, quantized
 from ouroboros.stages.learner.engine.snapshot import written
 from ouroboros.stages.learner.objective import Objective
 from ouroboros.stages.model_size import measure

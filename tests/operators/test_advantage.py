@@ -19,17 +19,14 @@ NEEDS = {
     "gdpo": ("action_mask", "group_id", "reward_components"),
     "gigpo": ("group_id", "run_index", "turn", "state_hash", "reward"),
     "jsd": ("action_mask", "teacher_logprobs", "old_logprobs"),
-    "gpg": ("group_id", "reward"),
-    "opo": ("action_mask", "group_id", "reward"),
+    "gpg": ("group_id", "reward"), "opo": ("action_mask", "group_id", "reward"),
     "on_policy_distill": ("action_mask", "teacher_logprobs", "old_logprobs"),
     "ppo": ("action_mask", "values", "reward"),
-    "reinforce": ("reward",),
-    "reinforceplusplus": ("action_mask", "reward"),
+    "reinforce": ("reward",), "reinforceplusplus": ("action_mask", "reward"),
     "reinforceplusplus_baseline": ("action_mask", "group_id", "reward"),
     "remax": ("action_mask", "baseline_reward", "reward"),
     "rae": ("position", "taskset", "role", "is_candidate", "use_count", "reward"),
-    "rlcr": ("group_id", "reward_components"),
-    "step_wise_grpo": ("group_id", "run_index", "turn", "reward"),
+    "rlcr": ("group_id", "reward_components"), "step_wise_grpo": ("group_id", "run_index", "turn", "reward"),
 }
 
 

@@ -27,8 +27,7 @@ def test_sapo_takes_no_aggregation():  # core_algos.py passes seq-mean-token-mea
     assert f"{ACTOR}.loss_agg_mode" in {given.key for given, _ in made.idle}
 
 
-@pytest.mark.parametrize(("mode", "notes"), [
-    ("token-mean", 1), ("seq-mean-token-sum", 1), ("seq-mean-token-mean", 0)])
+@pytest.mark.parametrize(("mode", "notes"), [("token-mean", 1), ("seq-mean-token-sum", 1), ("seq-mean-token-mean", 0)])
 def test_gspo_is_aggregated_as_the_script_says(mode, notes):  # since veRL 0.9.1; older releases: over responses
     made = from_verl(launch(f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.loss_agg_mode={mode}"))
     assert written(made)["algorithm.loss_agg_mode"] == mode

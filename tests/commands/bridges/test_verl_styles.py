@@ -47,8 +47,7 @@ UNKNOWN = {
 }
 # lost, in the order of the lines; what stands on a branch of its own (adapters, dynamic sampling) is not looked at here
 LEFT = {
-    "sft_torchrun.sh": ["data.val_files"],
-    "grpo_nodes_case.sh": ["data.max_prompt_length", "trainer.critic_warmup"],
+    "sft_torchrun.sh": ["data.val_files"], "grpo_nodes_case.sh": ["data.max_prompt_length", "trainer.critic_warmup"],
 }
 
 

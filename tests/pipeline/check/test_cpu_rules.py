@@ -14,8 +14,7 @@ RUN = {
     "chunks of a block": {"model_type": "llama4_text", "attention_chunk_size": 256},
     "no linear layer": {"model_type": "qwen3_next", "layer_types": ["full_attention"] * 4},
     "Mamba 2, whose heads are no heads of attention": {"model_type": "mamba2", "head_dim": 16},
-    "gpt-oss": {"model_type": "gpt_oss"},
-    "made here": {"hidden_size": 64, "num_attention_heads": 2},
+    "gpt-oss": {"model_type": "gpt_oss"}, "made here": {"hidden_size": 64, "num_attention_heads": 2},
 }
 REFUSED = {
     **{kind: {"model_type": kind, "hidden_size": 64, "num_attention_heads": 4}  # heads of 16

@@ -73,8 +73,7 @@ NEEDED = {**dict.fromkeys(OF_PAIRS, PAIRS), **dict.fromkeys(("gkd", "jsd", "on_p
           **{key: ["stages=[{stage_name: rft}]", f"{SHOWN}.sft_dataset={{}}"] for key in MIXED_LOSSES}}
 
 
-@pytest.mark.parametrize(("group", "choice"), [(g, c) for g, names in groups().items() for c in names
-                                              if g != "recipe"])
+@pytest.mark.parametrize(("group", "choice"), [(g, c) for g, names in groups().items() for c in names if g != "recipe"])
 def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group, choice, monkeypatch):
     monkeypatch.setenv("OURO_MODEL", "models/x")
     before = composed()

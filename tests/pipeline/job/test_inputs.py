@@ -267,8 +267,7 @@ def test_a_rollout_correction_is_refused_where_the_loss_has_a_ratio_to_the_rollo
 
 
 @pytest.mark.parametrize(("loss", "mask"), [("ppo", "enable_sequence_masking"), ("cispo", "enable_mask_clip")])
-@pytest.mark.parametrize(("given", "refused"), [
-    ({}, False), ({"algorithm.bypass_old_logprobs": False}, True)])
+@pytest.mark.parametrize(("given", "refused"), [({}, False), ({"algorithm.bypass_old_logprobs": False}, True)])
 def test_a_mask_by_staleness_is_refused_where_the_ratio_is_one(loss, mask, given, refused):
     words = {"algorithm.policy_loss_fn": loss, "algorithm.policy_loss_fn_args": {mask: True}, **given}
     assert [mask in line for line in named_functions.wrong_arguments(rft(words))] == [True] * refused

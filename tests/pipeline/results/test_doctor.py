@@ -135,8 +135,7 @@ PLANTED = {
     "blind_critic": {"steps": late(vf_explained_variance=-0.5)},
     "memory_growth": {"steps": lambda one: {"peak_memory_gib": 10.0 + one["step"]}},
     "host_memory_growth": {"steps": lambda one: {"host_memory_gib": 10.0 + one["step"]}},
-    "halved_budget": {"steps": late(token_budget=2048)},
-    "straggler": {"steps": every(rollout_tail_seconds=0.8)},
+    "halved_budget": {"steps": late(token_budget=2048)}, "straggler": {"steps": every(rollout_tail_seconds=0.8)},
     "failing_tools": {"tool_calls": lambda one: {"failed": one["slot"] % 2 == 0}},
 }
 
