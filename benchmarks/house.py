@@ -6,8 +6,8 @@ an upward arrow points to a higher layer of the first import contract in pyproje
 every number that says no: it is what the code measures, and is lowered with every move; a feature that needs more lines
 than it was given deletes as many elsewhere (lines of product: 65,418, and of those given to real tasks 1,655, to steps
 as content 936, to hands and eyes 2,260 without JavaScript, to images 688, to losses and importers 544, to corrected
-rewards 440, to weights in 4 bits 293, to starts on GPUs 40; branches and times made the journeys longer too). The exit code is 1 when a
-limit is exceeded, and where a test file has no test or a test asserts nothing.
+rewards 440, to weights in 4 bits 293, to starts on GPUs 40; branches and times made the journeys longer too). The exit
+code is 1 when a limit is exceeded, and where a test file has no test or a test asserts nothing.
 """
 
 import ast

@@ -311,7 +311,9 @@ def leave(waits: bool = False) -> NoReturn:
                 phase()
             except BaseException:  # sys.exit too
                 traceback.print_exc()
-        end_later(0)  # a pipe that is full may never be read
+        with contextlib.suppress(RuntimeError):  # no more threads
+            end_later(0)  # a pipe that is full may never be read
+        gc.disable()
         gc.unfreeze()  # what pipeline/job/opening.py froze is in no list of objects
         for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):  # a text is on a buffer
             # by type(): isinstance asks the object, and a proxy of one that is gone (of torch's, say) raises

@@ -22,6 +22,7 @@ from ouroboros.pipeline.job.schedule import first_explored
 from ouroboros.pipeline.settings.setting import at
 from ouroboros.pipeline.store import checkpoints, files, hashes, routings
 from ouroboros.pipeline.store.errors import StageError
+from ouroboros.pipeline.store.locations import PER_STEP
 from ouroboros.stages.learner.actor import Actor
 from ouroboros.stages.learner.critic import Critic
 from ouroboros.stages.learner.engine.process import Process
@@ -108,8 +109,9 @@ class Saving:
                 manifest |= _hashed(temporary, known)
                 if rows:
                     rows.result()
-                for home in filter(Path.exists, hashes.homes(self.context.directory)):  # the names of rows
-                    files.flush_to_disk(home)
+                for home in self.context.directory, *(self.context.directory / table for table in PER_STEP):
+                    if home.exists():  # the names of rows
+                        files.flush_to_disk(home)
                 files.write_json(temporary / files.MANIFEST, manifest)
             with suppress(*[FileNotFoundError] * (not whole)):  # another rank that cannot write deletes them
                 files.flush_tree(temporary)
