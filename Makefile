@@ -129,7 +129,7 @@ golden: .venv/.ready
 	$(PYTEST) --golden $(TESTS)
 
 lint: .venv/.ready
-	$(BIN)/ruff check .
+	$(BIN)/ruff check benchmarks docs operators pipeline src stages tests workflows
 	$(BIN)/lint-imports
 
 setup: .venv/.ready

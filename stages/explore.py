@@ -113,8 +113,7 @@ class Explorer:
         return rollout
 
     def _await_trainer(self) -> None:
-        """Waits until a trainer on this device has its memory, if the engine measures what is free when it starts or
-        both do not fit until then (stages/device_sharing.py)."""
+        """Waits for a trainer on this device, until it has its memory or admits engines (stages/device_sharing.py)."""
         if self.colocated:
             wait_for(self.context.directory / TOTAL, self.context.config.synchronizer.sync_timeout,
                      "the trainer to start", self.context.directory / "trainer.log", self.context.activity.alive)

@@ -121,8 +121,8 @@ class Trainer:
         for resolve in (recompute.resolve, device_sharing.resolve):
             self._log(resolve(config, self.model, self.images))
         config.trainer.overlap = not _any(process, not config.trainer.overlap)
-        beside = device_sharing.opens_beside(config, self.model, self.images)
-        if not _any(process, bool(saved) or not beside):  # resumed, an engine may sleep, and measure that, before `run`
+        # resumed, an engine may sleep, and measure that, before `run`
+        if not _any(process, bool(saved) or not device_sharing.opens_beside(config, self.model, self.images)):
             self._admit()
         if isinstance(self.source, RewardPairs):
             actor = Scorer(self.model, config, process, self.source.padding)

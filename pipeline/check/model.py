@@ -132,10 +132,10 @@ def untrainable_models(config: Config, start: Model, gpus: Gpus) -> list[Problem
     named = [] if start.init.enable else [("model.model_path", start.model_path)]
     named += [(TEACHER, model.teacher_model_path)] if config.asks_teacher else []
     named += values_of(without_unused(config), "model.critic_model_path")
-    here = [(key, str(resolve(path))) for key, path in named if path and not absent_model(str(resolve(path)), key)
-            and not wrong_model(str(resolve(path)), key)] if kind.trains else []
+    at = [(key, path if key == "model.model_path" else str(resolve(path))) for key, path in named if path]
+    here = [(key, path) for key, path in at if not absent_model(path, key) and not wrong_model(path, key)]
     read = [(key, path, (plain_config(start) or {}) if key == "model.model_path" else read_config(path, key))
-            for key, path in here]
+            for key, path in here if kind.trains]
     split = kind.trains and config.trainer.ulysses_sequence_parallel_size > 1
     packs = kind.trains and config.trainer.packing == "packed"
     flash = gpus.declared or importlib.util.find_spec("flash_attn") is not None

@@ -1,6 +1,6 @@
 """The frame of every stage process: read its specification, lock its directory, log, report failures.
 
-    python -m stages.NAME STAGE_DIR
+    python -m ouroboros.stages.NAME STAGE_DIR
 
 STAGE_DIR holds `stage.json` (written by the launcher: plan/plan.py); the work is complete when `manifest.json` exists
 too. Two processes that want the same stage wait for each other; a killed one leaves only files that the next one either

@@ -20,7 +20,7 @@ MOST_ASKED = 3  # the third signal kills
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 15.0  # beyond the time of a checkpoint: a stage needs it to end its children, snakemake to end itself
 STOPPED_SECONDS = 30.0  # after which a stopped process is reported
-JOB = b"-m\0stages."  # in the command line of a job
+JOB = b"\0-m\0ouroboros.stages."  # in the command line of a job
 
 
 def run_group(command: list[str], environment: dict[str, str], streams: dict[str, int],

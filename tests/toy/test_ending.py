@@ -1,6 +1,6 @@
 """A run that is asked to end, by any signal to any of its processes: it saves its last step and goes on there.
 
-test_damage.py has the one case of `make test`: SIGTERM to a stage.
+Ctrl-C in `ouro` is a case of `make test`, as is SIGTERM to a stage in test_damage.py.
 """
 
 import os
@@ -67,11 +67,12 @@ def stopped(process: subprocess.Popen, child: str) -> tuple[int, str]:
     return target, errors
 
 
-@pytest.mark.kill
 @pytest.mark.parametrize(("victim", "number", "code"), [
-    ("ouro", signal.SIGINT, 130), ("ouro", signal.SIGHUP, 129), ("ouro", signal.SIGKILL, -9),
-    ("snakemake", signal.SIGTERM, 143), ("snakemake", signal.SIGINT, 130), ("snakemake", signal.SIGKILL, 137),
-    ("stage", signal.SIGTERM, 143), ("trainer", signal.SIGINT, 130), ("explorer", signal.SIGTERM, 143)])
+    pytest.param("ouro", signal.SIGINT, 130, marks=pytest.mark.slow),
+    *(pytest.param(*one, marks=pytest.mark.kill) for one in (
+        ("ouro", signal.SIGHUP, 129), ("ouro", signal.SIGKILL, -9), ("snakemake", signal.SIGTERM, 143),
+        ("snakemake", signal.SIGINT, 130), ("snakemake", signal.SIGKILL, 137), ("stage", signal.SIGTERM, 143),
+        ("trainer", signal.SIGINT, 130), ("explorer", signal.SIGTERM, 143)))])
 def test_a_signal_to_any_process_ends_all_of_a_run_softly(finished, tmp_path, victim, number, code):
     stage = rft_in(tmp_path, finished)
     run = ouro(tmp_path, "run", f"checkpoint_root_dir={tmp_path}", *small())

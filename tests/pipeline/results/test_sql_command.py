@@ -122,8 +122,7 @@ def test_a_mistake_lists_the_columns_of_its_views_alone_and_wrong_syntax_none(ru
 
 
 FORBIDDEN = {
-    "copy to": "COPY scores TO '{store}/out.csv'",
-    "copy a query": "COPY (SELECT 1) TO '{store}/out.parquet'",
+    "copy to": "COPY scores TO '{store}/out.csv'", "copy a query": "COPY (SELECT 1) TO '{store}/out.parquet'",
     "explain analyze executes": "EXPLAIN ANALYZE COPY scores TO '{store}/out.csv'",
     "explain with options": "EXPLAIN (ANALYZE, FORMAT json) COPY scores TO '{store}/out.csv'",
     "a comment before": "/* SELECT */ -- SELECT\nCOPY scores TO '{store}/out.csv'",

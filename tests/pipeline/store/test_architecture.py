@@ -40,10 +40,8 @@ ACCEPTED = {
     "Gemma 2 without what it has": {"model_type": "gemma2", "attn_logit_softcapping": None,
                                     "final_logit_softcapping": None},
     "ModernBERT decoder: windows as long as the sequences": {"model_type": "modernbert-decoder"},
-    "SmolLM3": {"model_type": "smollm3"},
-    "OLMo 2": {"model_type": "olmo2"},
-    "Granite": {"model_type": "granite", "logits_scaling": 8.0},
-    "Cohere": {"model_type": "cohere"},
+    "SmolLM3": {"model_type": "smollm3"}, "OLMo 2": {"model_type": "olmo2"},
+    "Granite": {"model_type": "granite", "logits_scaling": 8.0}, "Cohere": {"model_type": "cohere"},
     "the output alone": {"model_type": "nanochat", "final_logit_softcapping": 15.0},
     "Qwen3-VL": {"model_type": "qwen3_vl", "vision_config": {"depth": 32}, "text_config": {
         "model_type": "qwen3_vl_text"}},
