@@ -107,13 +107,13 @@ class Writer(AbstractContextManager):
         """others: hashlib objects to update besides. cached: whether the page cache keeps it, for a reader; else it
         goes past that where the file system can: to find new pages takes a virtual machine longer than a disk does."""
         self._buffers = deque(np.frombuffer(mmap(-1, CHUNK), np.uint8) for _ in range(BUFFERS))  # whole pages
+        path.unlink(missing_ok=True)  # one that is read by mmap keeps its content
         self._file, self._cached = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), cached
         if not cached:
             with suppress(OSError):
                 fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_DIRECT)
-        self._hashes, self._size = (xxhash.xxh3_64(), *others), 0
+        self._hashes, self._size, self._error = (xxhash.xxh3_64(), *others), 0, None
         self._pool, self._calls = ThreadPoolExecutor(BUFFERS - 1), deque()
-        self._error: Exception | None = None
 
     def write(self, data: memoryview | bytes | np.ndarray) -> int:
         """Writes all of it, as torch expects; after an error nothing."""

@@ -23,13 +23,13 @@ from tests.pipeline.check.test_memory import ADAPTED
 
 
 def test_a_checkpoint_has_the_model_and_of_the_adapter_all(monkeypatch):
-    """TOY untied, 388 parameters, 384 of the adapter, 4 bytes: 4 x 388; 4 x 384 for DeepSpeed and for peft, 12 x 384.
+    """TOY untied, 388 parameters, 384 of the adapter, 4 bytes: 4 x 388, 4 x 384 for peft, 12 x 384.
     One save at the end. A version on its way is the adapter, 4 x 384; two of them at sync_offset 0."""
     config = effective(changed({"model.lora_configs": [lora(lora_rank=3)], "buffer.total_steps": 2,
                                 "trainer.save_interval": 2, "synchronizer.sync_offset": 0,
                                 "synchronizer.sync_interval": 1}), {})
     found = disk(config, ADAPTED, 4)
-    assert found.checkpoints == 4 * 388 + 2 * 4 * 384 + 12 * 384
+    assert found.checkpoints == 4 * 388 + 4 * 384 + 12 * 384
     assert found.versions == 2 * 4 * 384
 
 
