@@ -44,17 +44,17 @@ def resolve(config: Config, model: Path, images: bool) -> str | None:
     return f"{how} (trainer.overlap): {figures}"
 
 
-def opens_beside(config: Config, model: Path, images: bool) -> bool:
-    """Returns whether engines on the trainer's GPU may open while it starts: their caches have a size of their own, no
-    model of unknown size is there too, and both fit, also while the trainer proves its rows: in float32, and the
-    longest one as it is (stages/learner/separation.py). The other arguments and when it is called: as `resolve`."""
-    if not (config.kind.engine and config.mode == "colocate" and torch.cuda.is_available()):
+def opens_early(config: Config, model: Path, images: bool) -> bool:
+    """Returns whether engines on the trainer's GPU may open while it starts: the size of their caches is set, no other
+    model is there, and the memory suffices for both, also while the trainer proves rows, in float32 and the longest as
+    it is (stages/learner/separation.py). Arguments, and when it is called: as `resolve`."""
+    if not (config.kind.engine and config.mode == "colocate" and torch.cuda.is_available()) or (
+            config.explorer.rollout_model.engine_type != "vllm" or config.explorer.auxiliary_models
+            or config.model.teacher_model_path):
         return False
     total, weights = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory, weight_bytes(model)
-    told = (planned_gpus(config.cluster).gib or 0) * GIB  # by which the explorer counts its engines
-    if config.explorer.rollout_model.engine_type != "vllm" or config.explorer.auxiliary_models or (
-            config.model.teacher_model_path or any(measures_cache(config, one, weights) for one in (total, told))):
-        return False
     size, long = sized(config, model, images), longest_sequence(config.model)
     proof = max(4 * size.parameters + 3 * 4 * min(long, EXACT) * size.vocabulary, 10 * long * size.vocabulary)
-    return needed(config, model, images) + proof + engines(config, total, weights) <= USABLE * total
+    held = needed(config, model, images) + proof + engines(config, total, weights)
+    told = (planned_gpus(config.cluster).gib or 0) * GIB  # by which the explorer counts its engines
+    return held <= USABLE * total and not any(measures_cache(config, one, weights) for one in (total, told))

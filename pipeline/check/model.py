@@ -132,8 +132,8 @@ def untrainable_models(config: Config, start: Model, gpus: Gpus) -> list[Problem
     named = [] if start.init.enable else [("model.model_path", start.model_path)]
     named += [(TEACHER, model.teacher_model_path)] if config.asks_teacher else []
     named += values_of(without_unused(config), "model.critic_model_path")
-    at = [(key, path if key == "model.model_path" else str(resolve(path))) for key, path in named if path]
-    here = [(key, path) for key, path in at if not absent_model(path, key) and not wrong_model(path, key)]
+    placed = [(key, path if key == "model.model_path" else str(resolve(path))) for key, path in named if path]
+    here = [(key, path) for key, path in placed if not absent_model(path, key) and not wrong_model(path, key)]
     read = [(key, path, (plain_config(start) or {}) if key == "model.model_path" else read_config(path, key))
             for key, path in here if kind.trains]
     split = kind.trains and config.trainer.ulysses_sequence_parallel_size > 1

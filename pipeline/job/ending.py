@@ -85,7 +85,7 @@ class Ending:
 
 
 def end_later(code: int) -> None:
-    """Ends this process in LEAVE_SECONDS, if it still runs then: threads of user code may go on for ever."""
+    """Ends this process in LEAVE_SECONDS, if it still runs then: threads of user code may never end."""
     timer = threading.Timer(LEAVE_SECONDS, os._exit, [code])
     timer.daemon = True
     timer.start()

@@ -108,7 +108,7 @@ class Writer(AbstractContextManager):
         goes past that where the file system can: to find new pages takes a virtual machine longer than a disk does."""
         self._buffers = deque(np.frombuffer(mmap(-1, CHUNK), np.uint8) for _ in range(BUFFERS))  # whole pages
         path.unlink(missing_ok=True)  # one that is read by mmap keeps its content
-        self._file, self._cached = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), cached
+        self._file, self._cached = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), cached
         if not cached:
             with suppress(OSError):
                 fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_DIRECT)

@@ -123,7 +123,7 @@ def cache(request, monkeypatch):
     def refusing(call, refused):
         def called(file, *rest):
             if refused(file, *rest):
-                time.sleep(0.01)  # all threads are told before the first one takes it back
+                time.sleep(0.01)  # every thread reads the flag before the first one clears it
                 raise OSError(request.param[1], "refused")
             return call(file, *rest)
         return called

@@ -27,9 +27,9 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def resolved(model, monkeypatch):
-    """resolved(gib, "key=value", ...): the setting on a GPU of `gib`; 0: on CPU. beside: whether engines open then."""
+    """resolved(gib, "key=value", ...): the setting on a GPU of `gib`; 0: on CPU. early: whether engines open then."""
 
-    def run(gib: float, *overrides: str, judge=False, beside=False) -> bool:
+    def run(gib: float, *overrides: str, judge=False, early=False) -> bool:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gib > 0)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gib * GIB))
@@ -37,7 +37,7 @@ def resolved(model, monkeypatch):
         if judge:
             config = config.but("explorer.auxiliary_models", [element(AuxiliaryModel, {"model_path": str(model)})])
         device_sharing.resolve(config, model, False)
-        return device_sharing.opens_beside(config, model, False) if beside else config.trainer.overlap
+        return device_sharing.opens_early(config, model, False) if early else config.trainer.overlap
 
     return run
 
@@ -93,16 +93,16 @@ TOLD = ("cluster.gpu_per_node=1", "cluster.gpu_memory_gib=80")
     (80, ("model.teacher_model_path=somewhere",), False, False),
     (80, ("explorer.rollout_model.engine_type=transformers",), False, False)])
 def test_engines_open_while_the_trainer_starts_where_both_fit(resolved, gib, overrides, judge, expected):
-    assert resolved(gib, *overrides, judge=judge, beside=True) is expected
+    assert resolved(gib, *overrides, judge=judge, early=True) is expected
 
 
 @pytest.mark.parametrize(("length", "proof"), [(8192, 0.034), (65536, 0.223)])
-def test_the_proof_of_rows_must_fit_beside_engines(resolved, model, length, proof):
+def test_the_proof_of_rows_must_fit_with_engines(resolved, model, length, proof):
     """In float32 of 8,192 tokens, three copies of 4 bytes of each logit over 364 words: 0.033 GiB, and the weights. Of
     the whole row 10 bytes of each logit: 0.222 GiB. Engines hold half of the GPU."""
     long = f"model.max_model_len={length}"
     config = overridden(*AHEAD, long)
     trainer = (needed(config, model, False) + kept_logprobs(config)) / GIB
     assert resolved((trainer + proof - 0.002) / 0.4, long) is True
-    assert resolved((trainer + proof - 0.002) / 0.4, long, beside=True) is False
-    assert resolved((trainer + proof + 0.002) / 0.4, long, beside=True) is True
+    assert resolved((trainer + proof - 0.002) / 0.4, long, early=True) is False
+    assert resolved((trainer + proof + 0.002) / 0.4, long, early=True) is True

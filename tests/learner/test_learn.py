@@ -102,12 +102,12 @@ def stage(tmp_path, tiny_model, context_of, monkeypatch):
     return context_of(tmp_path / "sft", *TINY, *settings, tasks=tmp_path / "curate", model=tiny_model)
 
 
-def test_engines_are_admitted_before_the_proof_where_they_fit_beside_it(stage, monkeypatch):
+def test_engines_are_admitted_before_the_proof_where_the_memory_suffices(stage, monkeypatch):
     """Not when the stage resumes: an engine may then answer and sleep before the trainer is ready."""
     seen = []
     monkeypatch.setattr(learn, "prove_policy", lambda *_: seen.append((stage.directory / "total.json").exists()))
-    for beside in (False, True, True):
-        monkeypatch.setattr(device_sharing, "opens_beside", lambda *_, beside=beside: beside)
+    for early in (False, True, True):
+        monkeypatch.setattr(device_sharing, "opens_early", lambda *_, early=early: early)
         trainer = learn.Trainer(stage)
         (stage.directory / "total.json").unlink(missing_ok=True)
     trainer.run()

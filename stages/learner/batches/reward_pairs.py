@@ -1,5 +1,6 @@
 """Train batches of a reward model: whole conversations, as explorers hand them to it, and pairs that are held out."""
 
+from itertools import islice
 from pathlib import Path
 
 from ouroboros.operators.curation import hash_share
@@ -57,8 +58,8 @@ class RewardPairs(Preferences):
         if not self.held:
             return
         found = iter(scorer.scores([row for rows in self.held.values() for row in rows]))
-        right = [[0.5 if (chosen := next(found)) == (other := next(found)) else float(chosen > other)
-                  for _ in range(len(rows) // 2)] for rows in self.held.values()]
+        right = [[0.5 if a == b else float(a > b) for a, b in islice(zip(found, found, strict=False), len(rows) // 2)]
+                 for rows in self.held.values()]
         shares = mean_interval([sum(one) / len(one) for one in right])
         if scorer.process.rank == 0:
             name = context.config.buffer.trainer_input.experience_buffer.name
