@@ -45,12 +45,11 @@ def resolve(config: Config, model: Path, images: bool) -> str | None:
 
 
 def opens_early(config: Config, model: Path, images: bool) -> bool:
-    """Returns whether engines on the trainer's GPU may open while it starts: the size of their caches is set, no other
-    model is there, and the memory suffices for both, also while the trainer proves rows, in float32 and the longest as
-    it is (stages/learner/separation.py). Arguments, and when it is called: as `resolve`."""
+    """Returns whether engines on the trainer's GPU may open while it starts, without a teacher: the size of their
+    caches is set, no reward model is there, and the memory suffices for both, also while the trainer proves rows, in
+    float32 and the longest as it is (stages/learner/separation.py). Arguments, and when it is called: as `resolve`."""
     if not (config.kind.engine and config.mode == "colocate" and torch.cuda.is_available()) or (
-            config.explorer.rollout_model.engine_type != "vllm" or config.explorer.auxiliary_models
-            or config.model.teacher_model_path):
+            config.explorer.rollout_model.engine_type != "vllm" or config.explorer.auxiliary_models):
         return False
     total, weights = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory, weight_bytes(model)
     size, long = sized(config, model, images), longest_sequence(config.model)

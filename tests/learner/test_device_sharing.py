@@ -10,7 +10,7 @@ from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.explorer import AuxiliaryModel
 from ouroboros.pipeline.settings.trainer import may_overlap
 from ouroboros.pipeline.store.errors import ConfigError
-from ouroboros.stages import device_sharing
+from ouroboros.stages import device_sharing, recompute
 from ouroboros.stages.recompute import needed
 from tests import zoo
 from tests.configs import element, overridden
@@ -72,12 +72,20 @@ def test_only_an_explorer_on_the_same_devices_that_runs_ahead_may(overrides, exp
     assert may_overlap(overridden(*kept, *overrides)) is expected
 
 
-def test_a_stage_that_knows_no_syncs_shares_nothing(tmp_path):
-    """Of its stage.json, which has only the settings that its kind reads."""
-    plan = planned(tmp_path, {"mode": "colocate", "synchronizer.sync_offset": 1, "trainer.overlap": "auto"})
-    found = {one.name: may_overlap(Config.of_stage(one.kind, one.specification()["config"])) for one in plan.stages
-             if one.name in ("sft", "evaluate_sft", "rft", "curate")}
-    assert found == {"sft": False, "evaluate_sft": False, "rft": True, "curate": False}
+def test_a_stage_that_knows_no_syncs_shares_nothing(tmp_path, model, monkeypatch):
+    """Of its stage.json, which has only the settings that its kind reads; of both, what a GPU decides."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * GIB))
+    plan = planned(tmp_path, {"mode": "colocate", "synchronizer.sync_offset": 1, "trainer.overlap": "auto",
+                              "explorer.rollout_model.gpu_memory_utilization": 0.5})
+    read = {one.name: Config.of_stage(one.kind, one.specification()["config"]) for one in plan.stages}
+    assert {name: may_overlap(read[name]) for name in ("sft", "evaluate_sft", "rft", "curate")} == {
+        "sft": False, "evaluate_sft": False, "rft": True, "curate": False}
+    for name, shares in (("sft", False), ("rft", True)):
+        recompute.resolve(read[name], model, False)
+        device_sharing.resolve(read[name], model, False)
+        assert (read[name].trainer.overlap, device_sharing.opens_early(read[name], model, False)) == (shares, shares)
 
 
 TURNS, ONE, SIZED = "synchronizer.sync_offset=0", *(f"explorer.rollout_model.{one}" for one in (
@@ -90,7 +98,6 @@ TOLD = ("cluster.gpu_per_node=1", "cluster.gpu_memory_gib=80")
     (80, (TURNS,), False, False),  # the explorer, which is not told the memory, opens one
     (80, (TURNS, ONE, SIZED), False, True), (80, ("explorer.rollout_model.gpu_memory_utilization=0.9",), False, False),
     (80, (), True, False), (80, ("mode=both",), False, False), (0, (), False, False),
-    (80, ("model.teacher_model_path=somewhere",), False, False),
     (80, ("explorer.rollout_model.engine_type=transformers",), False, False)])
 def test_engines_open_while_the_trainer_starts_where_both_fit(resolved, gib, overrides, judge, expected):
     assert resolved(gib, *overrides, judge=judge, early=True) is expected

@@ -103,17 +103,21 @@ def stage(tmp_path, tiny_model, context_of, monkeypatch):
 
 
 def test_engines_are_admitted_before_the_proof_where_the_memory_suffices(stage, monkeypatch):
-    """Not when the stage resumes: an engine may then answer and sleep before the trainer is ready."""
+    """Not with a teacher, nor when the stage resumes: an engine may then answer and sleep before the trainer is
+    ready."""
     seen = []
     monkeypatch.setattr(learn, "prove_policy", lambda *_: seen.append((stage.directory / "total.json").exists()))
     for early in (False, True, True):
         monkeypatch.setattr(device_sharing, "opens_early", lambda *_, early=early: early)
         trainer = learn.Trainer(stage)
         (stage.directory / "total.json").unlink(missing_ok=True)
+    stage.inputs["teacher"] = stage.inputs["model"]
+    learn.Trainer(stage)
+    del stage.inputs["teacher"]
     trainer.run()
     (stage.directory / "total.json").unlink()
     learn.Trainer(stage)
-    assert seen == [False, True, True, False]
+    assert seen == [False, True, True, False, False]
 
 
 def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
