@@ -156,10 +156,10 @@ def measure(model, adapter: Lora | None = None) -> Size:
     config, embedding, transformer = model.config.get_text_config(), model.get_input_embeddings().weight, decoder(model)
     output = model.get_output_embeddings()
     tied = output is not None and output.weight is embedding
-    heads, width = getattr(config, "num_attention_heads", 0), config.hidden_size  # Mamba: none
-    key_value = getattr(config, "num_key_value_heads", None) or heads
-    rank = getattr(config, "kv_lora_rank", None)
-    head = getattr(config, "head_dim", None) or width // max(heads, 1)
+    width, rank = config.hidden_size, getattr(config, "kv_lora_rank", None)
+    each = [_heads(one, width) for one in (config.per_layer_config if config.is_heterogeneous else [config])]
+    heads, head = (max(numbers) for numbers in list(zip(*each, strict=True))[:2])
+    key_value = max(-(-shared * own // max(head, 1)) for _, own, shared in each)  # of the widest
     if rank:  # latent attention: a head has a part with positions and one without
         head = config.qk_nope_head_dim + config.qk_rope_head_dim
     parts = [module for module in model.modules() if not isinstance(module, torch.nn.ModuleList)]
@@ -185,6 +185,13 @@ def measure(model, adapter: Lora | None = None) -> Size:
         layers = [replace(layer, adapted=sum(name.endswith(".lora_A") for name, _ in module.named_modules()))
                   for layer, module in zip(layers, transformer.layers, strict=True)]
     return replace(size, layers=tuple((count, layer) for layer, count in Counter(layers).items()))
+
+
+def _heads(config, width: int) -> tuple[int, int, int]:
+    """The number of query heads, the width of each, and the number of key/value heads. config: of a text or layer."""
+    heads = getattr(config, "num_attention_heads", 0)  # Mamba: none
+    return (heads, getattr(config, "head_dim", None) or width // max(heads, 1),
+            getattr(config, "num_key_value_heads", None) or heads)
 
 
 def _tower(config) -> Tower | None:

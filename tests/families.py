@@ -41,7 +41,7 @@ SHAPES: dict[str, dict[str, Any]] = {
                      "vocab_size_per_layer_input": 384, "laurel_rank": 4, "num_kv_shared_layers": 0,
                      "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0]},
     "gemma4_text": {"layer_types": WINDOWED, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 384,
-                    "num_experts": None, "global_head_dim": 32},
+                    "num_experts": None, "global_head_dim": 64},
     "gpt_oss": {"layer_types": WINDOWED, "rope_parameters": {
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
         "truncate": False, "original_max_position_embeddings": 32}},
