@@ -1,11 +1,15 @@
 """Tensors of an engine against the file that it was told to load."""
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
+from vllm import EngineArgs
 
 from ouroboros.workflows.engines.vllm_past_loaders import PastLoaders
 from ouroboros.workflows.engines.vllm_worker import compare_tensors
+from tests import zoo
 from tests.golden.messages import refuses
 
 
@@ -97,3 +101,12 @@ def test_copies_of_other_tensors_are_left_alone(engine_model):
         one.copy_(torch.ones(2))
         meta.copy_(one)
     assert one.tolist() == [1, 1]
+
+
+def test_a_checkpoint_finds_the_graphs_of_another_of_its_shape(tmp_path):
+    """By vLLM's hash of what they depend on: not the directory of the weights, but all of the model's configuration."""
+    first, other = zoo.make("qwen2", tmp_path / "first"), zoo.make("llama", tmp_path / "llama")
+    shutil.copytree(first, tmp_path / "second")
+    hashes = [EngineArgs(model=str(model), max_model_len=64).create_engine_config().compute_hash()
+              for model in (first, tmp_path / "second", other)]
+    assert hashes[0] == hashes[1] != hashes[2]

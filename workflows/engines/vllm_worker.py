@@ -3,12 +3,36 @@
 vLLM mixes this class into its worker (`worker_extension_cls`), so `self.model_runner` is vLLM's own.
 """
 
+from copy import copy
+
+from vllm.config import ModelConfig
+
 from ouroboros.workflows.engines.host_weights import HostWeights
 from ouroboros.workflows.engines.kept_logprobs import keep, of_first, of_second
 from ouroboros.workflows.engines.vllm_past_loaders import PastLoaders
 from ouroboros.workflows.protocol.kept import Kept
 
+OF_NO_GRAPH = {"model": "", "enable_sleep_mode": False}  # vLLM's names of where weights are, and of what frees memory
 IN_ORDER = ("qkv_proj", "gate_up_proj")  # layers of vLLM whose weight is that of its parts, one behind the other
+
+
+def share_graphs(kind: type) -> None:
+    """Makes vLLM find the graphs that it compiled for another checkpoint of a model: the trained one, to evaluate it,
+    or the next stage's. They take weights as arguments; vLLM's hash of what they depend on has its directory too.
+
+    kind: vllm.config.ModelConfig. Its hash has the model's whole configuration, and vLLM compares the code.
+    """
+    whole = kind.compute_hash
+
+    def of_shape(config) -> str:
+        shape = copy(config)
+        shape.__dict__.update(OF_NO_GRAPH)
+        return whole(shape)
+
+    kind.compute_hash = of_shape
+
+
+share_graphs(ModelConfig)  # every process of vLLM imports this module, and before it compiles
 
 
 class WeightLoader:
