@@ -6,6 +6,7 @@ its weights, loads and verifies them, generates, computes rewards, and writes `e
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from statistics import fmean
@@ -33,7 +34,7 @@ from ouroboros.stages.explorer.watch import Watch
 from ouroboros.stages.explorer.watched_rewards import WatchedRewards
 from ouroboros.stages.explorer.weights import NextWeights, Weights
 from ouroboros.workflows.attempts.recording import STEP, Journal, forget_before, journal_file
-from ouroboros.workflows.engines.open import limited, open_engine, seeing, unshown
+from ouroboros.workflows.engines.open import begin_engines, limited, open_engine, seeing, unshown
 from ouroboros.workflows.protocol.engine import STOP_TEXT
 from ouroboros.workflows.protocol.hugging_face import import_light
 from ouroboros.workflows.protocol.outcomes import Call, Outcome, check_failures
@@ -46,8 +47,8 @@ from ouroboros.workflows.protocol.trajectory import Trajectory
 class Explorer:
     """The explorer's long-lived objects, opened once and used in every step."""
 
-    def __init__(self, context: Context, sets: TaskSets, schedule: Schedule):
-        """sets: its training sets with their tasks."""
+    def __init__(self, context: Context, sets: TaskSets, schedule: Schedule, begun: Sequence = ()):
+        """sets: its training sets with their tasks. begun: processes of its engines, as of begin_engines."""
         context.config = limited(context.config)
         self.context, config = context, context.config
         model = checkpoints.model_directory(context.inputs["model"])
@@ -65,7 +66,7 @@ class Explorer:
             config, config.algorithm.has_critic, context.inputs, of_tasks))
         self.shown = set[str]()  # images of agents in rows of a step
         self.engine = open_engine(model, config, end_tokens(self.tokenizer, model), self.colocated, context.directory,
-                                  adapter, self._await_trainer)
+                                  adapter, self._await_trainer, begun)
         self.in_turns = self.colocated and not files.read_json(context.directory / TOTAL)["overlap"]
         self.continues = config.mode != "explore" and config.explorer.partial_rollout and not self.in_turns
         self.writer = Background()  # compresses and flushes a step's files while the next is generated
@@ -258,7 +259,6 @@ def read_tasks(context: Context) -> tuple[TaskSets, Schedule]:
 
 def explore(context: Context) -> None:
     first = max(tables.steps_present(context.directory, "rollouts"), default=0) + 1  # steps are completed in order
-    import_light()
     forget_before(context.directory, first)
     sets, schedule = read_tasks(context)
     if context.config.mode == "explore":
@@ -266,8 +266,10 @@ def explore(context: Context) -> None:
     if first > schedule.explorer_steps:
         context.log.info("all explorer steps are complete")
         return
+    begun = begin_engines(checkpoints.model_directory(context.inputs["model"]), context.config, context.directory)
+    import_light()
     with opening():
-        explorer = Explorer(context, sets, schedule)
+        explorer = Explorer(context, sets, schedule, begun)
     engine = explorer.engine
     said = "is asked" if context.config.explorer.rollout_model.engine_type == "openai" else "ready"
     context.log.info("%d x %s %s; starts at explorer step %d", engine.number, engine.version, said, first)

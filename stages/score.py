@@ -17,7 +17,7 @@ from ouroboros.pipeline.store import checkpoints, files, tables
 from ouroboros.pipeline.store.pictures import has_pictures
 from ouroboros.stages.explorer.children import run_child
 from ouroboros.stages.explorer.watched_rewards import WatchedRewards
-from ouroboros.workflows.engines.open import limited, open_engine, seeing
+from ouroboros.workflows.engines.open import begin_engines, limited, open_engine, seeing
 from ouroboros.workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
 from ouroboros.workflows.protocol.hugging_face import import_light
 from ouroboros.workflows.protocol.prompts import end_tokens, load_tokenizer
@@ -60,6 +60,7 @@ def score_models(context: Context, name: str, steps: list[int], model_of: Opened
     for step in steps:
         with model_of(step) as model:
             if engine is None:
+                begun = begin_engines(model, context.config, context.directory)
                 tokenizer = load_tokenizer(model, context.config.model)
                 rewards = WatchedRewards(context.config, context.activity, context.directory)
                 sets = read_sets(context, tokenizer, rewards)
@@ -67,7 +68,8 @@ def score_models(context: Context, name: str, steps: list[int], model_of: Opened
                 shown = has_pictures(context.inputs.get(HELD, context.inputs["tasks"]))
                 context.config = config = seeing(context.config, model, shown)
                 with opening():
-                    engine = open_engine(model, config, end_tokens(tokenizer, model), logs=context.directory)
+                    engine = open_engine(model, config, end_tokens(tokenizer, model), logs=context.directory,
+                                         begun=begun)
                 advance()
             else:
                 engine.load_weights(model)

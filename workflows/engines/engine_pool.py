@@ -12,7 +12,7 @@ SLURM's `srun` carries them to other nodes, so that nothing listens on a network
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.connection import Connection, wait
@@ -67,22 +67,13 @@ class EnginePool(Engine):
 
     def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, logs: Path, adapter=None,
                  shared_by: int = 1, device_free: Callable[[], object] = lambda: None, name: str = "engine",
-                 gpus: list[str] | None = None):
-        """shared_by: the number of engines on each GPU. device_free: as in `open_engine`. name: of their logs. gpus:
-        those of all engines, which a signal to this process's group does not reach then; None: those visible here."""
-        self._members: list[Member] = []
-        self._serial = count()
-        try:
-            for index, (command, environment) in enumerate(_commands(config, shared_by, gpus)):
-                self._members.append(_start(f"{name}_{index}", command, environment, logs, gpus is not None))
-        except BaseException:
-            self._end()
-            raise
-        self.number = len(self._members)
+                 gpus: list[str] | None = None, begun: Sequence[Member] = ()):
+        """shared_by: the number of engines on each GPU. device_free: as in `open_engine`. name, gpus: as in `begin`.
+        begun: what it returned."""
+        self._members = [*(begun or begin(config, shared_by, logs, name, gpus))]
+        self._serial, self.number = count(), len(self._members)
         given = model, _part(config, shared_by), end_tokens, sleeps, adapter
         with self._ends_on_error():
-            for member in self._members:
-                self._send(member, ("import_libraries", (config,)))
             device_free()
         versions, started = zip(*self._ask_all("open", *given), strict=True)
         self.version = versions[0]
@@ -256,13 +247,17 @@ class EnginePool(Engine):
         return f"{member.name} (of {len(self._members)}, process {member.process.pid})"
 
     def _end(self) -> None:
-        """Ends all processes."""
-        for member in self._members:
-            member.questions.close()
-            member.answers.close()
-            if member.process.poll() is None:
-                member.process.kill()
-            member.process.wait()
+        _end(self._members)
+
+
+def _end(members: Sequence[Member]) -> None:
+    """Ends all processes."""
+    for member in members:
+        member.questions.close()
+        member.answers.close()
+        if member.process.poll() is None:
+            member.process.kill()
+        member.process.wait()
 
 
 def _cost(request: Request) -> int:
@@ -277,6 +272,22 @@ def _part(config, shared_by: int):
     return config.but("explorer.rollout_model", model.merged({
         "engines_per_gpu": shared_by, "gpu_memory_utilization": model.gpu_memory_utilization / shared_by,
         "max_num_seqs": -(-model.max_num_seqs // shared_by)}))
+
+
+def begin(config, shared_by: int, logs: Path, name: str = "engine", gpus: list[str] | None = None) -> list[Member]:
+    """Starts the processes of a pool, which import their libraries until it is opened. shared_by: as in EnginePool.
+    name: of their logs. gpus: those of all engines, which a signal to this process's group does not reach then; None:
+    those visible here."""
+    members: list[Member] = []
+    try:
+        for index, (command, environment) in enumerate(_commands(config, shared_by, gpus)):
+            members.append(_start(f"{name}_{index}", command, environment, logs, gpus is not None))
+            with suppress(OSError):  # it died: opening says so
+                members[-1].questions.send(("import_libraries", (config,)))
+    except BaseException:
+        _end(members)
+        raise
+    return members
 
 
 def _commands(config, shared_by: int, gpus: list[str] | None = None) -> list[tuple[list[str], dict[str, str]]]:

@@ -1,6 +1,6 @@
 """Opens engines by type, in this process or several in their own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ouroboros.pipeline.job.devices import planned_gpus, visible_gpus
@@ -53,16 +53,29 @@ def unshown(config, model: Path) -> str | None:
     return None
 
 
+def begin_engines(model: Path, config, logs: Path) -> list:
+    """Starts the processes of several engines, for `begun` of `open_engine`: they import their libraries meanwhile.
+
+    None for one engine, which is opened in this process. Arguments: as of `open_engine`.
+    """
+    if config.explorer.rollout_model.engine_num * (shared_by := engines_per_gpu(config, model)) == 1:
+        return []
+    from ouroboros.workflows.engines.engine_pool import begin
+
+    return begin(config, shared_by, logs)
+
+
 def open_engine(
     model: Path, config, end_tokens: list[int], sleeps: bool = False, logs: Path | None = None, adapter=None,
-    device_free: Callable[[], object] = lambda: None,
+    device_free: Callable[[], object] = lambda: None, begun: Sequence = (),
 ) -> Engine:
     """Opens one engine in this process, or several in their own, on a Hugging Face directory.
 
     config: settings with sections model, explorer, seed. end_tokens: ids that end a response. sleeps: whether `sleep`
     will be called to free the device. logs: directory for process logs; required when explorer.rollout_model.engine_num
     is more than 1. adapter: the element of `model.lora_configs` whose weights `load_weights` loads; None for whole
-    models. device_free: returns when the engines may take memory; their libraries are imported before.
+    models. device_free: returns when the engines may take memory; their libraries are imported before. begun: of
+    `begin_engines`, with the same number of engines.
     """
     shared_by = engines_per_gpu(config, model)
     if config.explorer.rollout_model.engine_num * shared_by == 1:
@@ -72,7 +85,7 @@ def open_engine(
     from ouroboros.workflows.engines.engine_pool import EnginePool
 
     assert logs is not None, "several engines need a place for their logs"
-    return EnginePool(model, config, end_tokens, sleeps, logs, adapter, shared_by, device_free)
+    return EnginePool(model, config, end_tokens, sleeps, logs, adapter, shared_by, device_free, begun=begun)
 
 
 def engines_per_gpu(config, model: Path) -> int:
