@@ -120,7 +120,8 @@ test-frameworks: .venv/.ready .scorers
 # the tests of Harbor tasks and launch scripts need bubblewrap, which root installs here; without it they are skipped
 unit: .venv/.ready
 	@which bwrap >/dev/null || test $$(id -u) != 0 || \
-	  timeout 120 sh -c "apt-get update -qq && apt-get install -qq -y --no-install-recommends bubblewrap >/dev/null" || true
+	  timeout 120 sh -c "echo installing bubblewrap with apt-get; apt-get update -qq && \
+	  apt-get install -qq -y --no-install-recommends bubblewrap >/dev/null" || true
 	$(PYTEST) --junitxml=.pytest_cache/unit.xml
 
 # plans, and the wordings of messages in tests (TESTS=tests/learner: in these); read the diff

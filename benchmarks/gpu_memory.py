@@ -36,7 +36,7 @@ def estimate(config: Config, model: str | Path, images: bool = False) -> float:
     """What `ouro config check` counts for the fullest GPU of a stage of bfloat16 weights, in GiB."""
     import torch
 
-    from ouroboros.pipeline.check.memory import GIB, beside, beyond_share, engines, training, with_tower
+    from ouroboros.pipeline.check.memory import GIB, beside, engines, training, with_tower
     from ouroboros.stages import recompute
     from ouroboros.stages.model_size import build, measure
 
@@ -48,7 +48,7 @@ def estimate(config: Config, model: str | Path, images: bool = False) -> float:
     total = torch.cuda.get_device_properties(0).total_memory
     weights = 2 * size.parameters
     trainer = training(size, config, 2)
-    answering = engines(config, total, weights) + beyond_share(config, total, weights)
+    answering = engines(config, total, weights)
     if config.mode == "both":
         return max(trainer.peak, answering) / GIB
     return max(trainer.peak + beside(config, total, weights), trainer.idle + answering) / GIB

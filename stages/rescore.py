@@ -61,8 +61,7 @@ class Scorer:
         made = self.record(step, rows, begin)
         link(self.source, self.context.directory, step)
         tables.write(tables.step_file(self.context.directory, "experience", step), records.Experience, rows)
-        check_failures([turns[0] for turns in _by_slot(rows).values()],
-                              self.context.config.explorer.max_failed_ratio)
+        check_failures([turns[0] for turns in _by_slot(rows).values()], self.context.config.explorer.max_failed_ratio)
         if self.curation:
             tables.write(tables.step_file(self.context.directory, "curated", step), records.Curated,
                          self.curation.of_step(rows))

@@ -84,8 +84,7 @@ class TaskAtHand:
     def judge(self, reply: Reply) -> Outcome:
         """Scores a reply with the task's reward functions: its text, and components or the reason for none."""
         said = Trajectory([], reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
-        outcome = Outcome("ok", trajectory=said, response=self.text(reply.tokens),
-                                 opened=opened_tag(self._asked))
+        outcome = Outcome("ok", trajectory=said, response=self.text(reply.tokens), opened=opened_tag(self._asked))
         add_rewards([outcome], [self.messages], [self.answer], self._rewards, columns=[self._columns])
         return outcome
 

@@ -49,8 +49,7 @@ def _move(source: random.Random, before: Files) -> tuple[str, Files, list[Turn]]
     name = _name(path)
     target = f"{source.choice([one for one in FOLDERS if not path.startswith(one)])}/{name}"
     after = {target if one == path else one: text for one, text in before.items()}
-    return f"Move {name} to {target[0]}.", after, [
-        _found(path), (call("move", source=path, target=target), "moved")]
+    return f"Move {name} to {target[0]}.", after, [_found(path), (call("move", source=path, target=target), "moved")]
 
 
 def _write(source: random.Random, before: Files) -> tuple[str, Files, list[Turn]]:

@@ -227,8 +227,7 @@ def notes(config: Config) -> list[Problem]:
 def _optimizers(config: Config) -> dict[str, Optimizer]:
     """Maps the sections of the optimizers of a stage to them: of the policy, and of a critic where it has one."""
     critic = {"trainer.critic.optimizer": config.trainer.critic.optimizer}
-    return {"algorithm.optimizer": config.algorithm.optimizer} | (
-        critic if config.algorithm.has_critic else {})
+    return {"algorithm.optimizer": config.algorithm.optimizer} | (critic if config.algorithm.has_critic else {})
 
 
 def _idle(config: Config) -> list[Problem]:

@@ -166,7 +166,8 @@ def _refused(name: str, value) -> str | None:
     choices = [_literals().get(part, (None,) if part == "None" else ()) for part in parts]
     if all(choices):
         among = [one for several in choices for one in several]
-        return None if value in among else f"vLLM needed one of {', '.join(map(str, among))}."
+        needed = f"vLLM needed one of {', '.join(map(str, among))}."
+        return None if value in among else needed + nearest(str(value), map(str, among))
     kinds = [PLAIN.get(part) for part in parts]
     if None in kinds:
         return None

@@ -9,13 +9,11 @@ from typing import Any
 from ouroboros.pipeline.check.memory import (
     GIB,
     USABLE,
-    Rollout,
     Training,
     asleep,
     beside,
-    beyond_share,
+    besides,
     engines,
-    kept_logprobs,
     layer_tokens,
     recomputes,
     rollout,
@@ -125,8 +123,8 @@ def beyond_memory(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -
         return [together]
     if config.mode == "colocate" and config.kind.trains and not trainer:
         judges += training(size, config, element_bytes(config, gpus)).idle
-    return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if config.kind.engine else None)
-            if problem]
+    engine = engine_problem(size, config, gpus, judges) if config.kind.engine and engine_gpus(config) else None
+    return [problem for problem in (trainer, engine) if problem]
 
 
 def resolved(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Config:
@@ -181,17 +179,17 @@ def overlap_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0)
         return None
     element, settings = element_bytes(config, gpus), config.explorer.rollout_model
     trainer = training(size, config, element).peak
-    answering = engines(config, gpus.gib * GIB, element * size.parameters)
-    excess = trainer + answering + judges - USABLE * gpus.gib * GIB
+    total, weights = gpus.gib * GIB, element * size.parameters
+    excess = trainer + (answering := engines(config, total, weights)) + judges - USABLE * total
     if excess <= 0:
         return None
     of_judges = f" and {judges / GIB:.1f} for auxiliary models" if judges else ""
     share = f"{ENGINE}.gpu_memory_utilization"
-    most: float = math.floor(100 * (settings.gpu_memory_utilization - excess / (gpus.gib * GIB))) / 100
+    most: float = math.floor(100 * (settings.gpu_memory_utilization - excess / total)) / 100
     if settings.sizes_cache:
-        share, sharing = f"{ENGINE}.kv_cache_mib", settings.on_gpu(element * size.parameters, gpus.gib * GIB)
-        most = settings.kv_cache_mib - math.ceil(excess / sharing / 2**20)
-    fits = most > 0 and not engine_problem(size, config.but(share, most), gpus)
+        share, room = f"{ENGINE}.kv_cache_mib", settings.held(weights, total) - excess
+        most = settings.largest_cache(room, weights, total)
+    fits = most > 0 and not beyond_memory(size, config.but(share, most), gpus, judges)
     lower = f"Set {share}={most:g}" if fits else "Lower trainer.max_token_len_per_gpu"
     return Problem("trainer.overlap", f"needs about {trainer / GIB:.1f} GiB for the trainer and "
                    f"{answering / GIB:.1f} for engines{of_judges}, {excess / GIB:.1f} more than {USABLE:.0%} of "
@@ -246,25 +244,26 @@ def engine_problem(size: Size, config: Config, gpus: Gpus, others: float = 0) ->
     """
     element, settings = element_bytes(config, gpus), config.explorer.rollout_model
     engine, longest, whole = rollout(size, config, element, gpus.gib), workload(config).longest, gpus.gib * GIB
-    needed, kept, weights = engine.weights + engine.token * longest, kept_logprobs(config), element * size.parameters
-    beyond, held = beyond_share(config, whole, weights), settings.held(weights, whole)
-    room = whole - others - kept - beyond
+    weights, cache, number = element * size.parameters, engine.token * longest, engine.number
+    needed, held, more = engine.weights + cache, settings.held(weights, whole), besides(config, whole, weights)
+    room = whole - others - sum(more.values())
     if needed <= engine.share and held <= room:
         return None
-    key = "gpu_memory_utilization"
-    least, most = math.ceil(100 * needed / whole) / 100, math.floor(100 * room / whole) / 100
-    parts = f"; in turns with a trainer it takes {beyond / GIB:.1f} besides" if beyond else ""
+    key, unit, parts = "gpu_memory_utilization", "", ""
     if settings.sizes_cache:
-        sharing = settings.on_gpu(weights, whole)
-        key, least = "kv_cache_mib", max(math.ceil(engine.token * longest / 2**20), 1)
-        most = settings.kv_cache_mib + math.floor((room - held) / sharing / 2**20)
-        parts = f" ({sharing} of them, with {ENGINE_BYTES / GIB:.1f} each for activations, take {held / GIB:.1f})"
-    advice = f"Set it between {least} and {most}." if least <= most else (
+        key, unit, least = "kv_cache_mib", " MiB", max(math.ceil(cache / 2**20), 1)
+        most = settings.largest_cache(room, weights, whole)
+        parts = f" (and {ENGINE_BYTES / GIB:.1f} GiB for graphs and activations, {held / number / GIB:.1f} GiB in all)"
+    else:
+        most = math.floor(100 * room / whole) / 100
+        least = math.ceil(100 * settings.merged({key: most}).on_gpu(weights, whole) * needed / whole) / 100
+    advice = f"Set it between {least} and {most}{unit}." if least <= most else (
         "Raise explorer.rollout_model.tensor_parallel_size, or take a smaller model or larger GPUs"
         f"{', or mode=both with separate GPUs' if config.mode == 'colocate' else ''}.")
-    return Problem(f"{ENGINE}.{key}", f"the engine has {engine.share / GIB:.1f} of {gpus.gib:g} GiB on each GPU and "
-                   f"needs {needed / GIB:.1f} for weights and one sequence of {longest:,} tokens{parts}; trainer and "
-                   f"auxiliary models keep {others / GIB:.1f}{_logprobs(kept)}.", advice, found=getattr(settings, key))
+    who = "the engine" if number == 1 else f"each of {number} engines"
+    return Problem(f"{ENGINE}.{key}", f"{who} has {engine.share / GIB:.1f} of {gpus.gib:g} GiB on each GPU and needs "
+                   f"{needed / GIB:.1f} for weights and one sequence of {longest:,} tokens{parts}; trainer and "
+                   f"auxiliary models keep {others / GIB:.1f}{_besides(more)}.", advice, found=getattr(settings, key))
 
 
 def gpu_words(config: Config, gpus: Gpus) -> str:
@@ -304,8 +303,8 @@ def described(size: Size, config: Config, gpus: Gpus) -> list[tuple[str, str]]:
             found = replace(found, bucket=min(found.bucket, element * size.trained), process=0)
         where = f"{limit} a GPU" if gpus.any else " of host memory a rank"
         lines.append(("memory", f"trainer about {found.peak / GIB:.1f} GiB{where} ({_parts(found)})"))
-    if config.kind.engine and gpus.gib:
-        lines.append(("" if lines else "memory", _engine_words(rollout(size, config, element, gpus.gib), config)))
+    if gpus.gib and config.kind.engine and engine_gpus(config):
+        lines.append(("" if lines else "memory", _engine_words(size, config, element, gpus.gib)))
     return lines
 
 
@@ -318,14 +317,17 @@ def _parts(found: Training) -> str:
         "process", "critic"))
 
 
-def _engine_words(found: Rollout, config: Config) -> str:
-    longest = workload(config).longest
-    return (f"engine {found.share / GIB:.1f} GiB a GPU: weights {found.weights / GIB:.1f}, cache for "
-            f"{found.tokens // longest:,} sequences of {longest:,} tokens{_logprobs(kept_logprobs(config))}")
+def _engine_words(size: Size, config: Config, element: int, gib: float) -> str:
+    found, longest, total = rollout(size, config, element, gib), workload(config).longest, gib * GIB
+    held, more = (one(config, total, element * size.parameters) for one in (engines, besides))
+    who, each = ("engine", "") if found.number == 1 else (f"{found.number} engines", "each with ")
+    own = f", graphs and activations {ENGINE_BYTES / GIB:.1f}" if config.explorer.rollout_model.sizes_cache else ""
+    return (f"{who} {held / GIB:.1f} GiB a GPU: {each}weights {found.weights / GIB:.1f}, cache for "
+            f"{found.tokens // longest:,} sequences of {longest:,} tokens{own}{_besides(more)}")
 
 
-def _logprobs(kept: int) -> str:
-    return f", log-probs of max_num_seqs sequences {kept / GIB:.1f}" if kept >= 0.05 * GIB else ""
+def _besides(held: dict[str, float]) -> str:
+    return "".join(f"; {use} {one / GIB:.1f}" for use, one in held.items() if one >= 0.05 * GIB)
 
 
 def scoring(teacher: Size, config: Config, element: int) -> float:

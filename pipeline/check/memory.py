@@ -193,8 +193,7 @@ def _within(size: Size, layer: Layer, element: int) -> float:
     """Returns the gradient bytes per token live at once in a layer's backward pass: of the MLP's inner values, of a
     norm in float32, or of the output of each chosen expert before and after weighting."""
     weighted = 4 if layer.float_experts else element
-    return max(element * layer.inner, (16 + element) * size.width,
-               layer.chosen * size.width * (2 * weighted + element))
+    return max(element * layer.inner, (16 + element) * size.width, layer.chosen * size.width * (2 * weighted + element))
 
 
 def layer_tokens(size: Size, layer: Layer, element: int, attention: str = "auto", compiled: bool = False) -> float:
@@ -237,14 +236,15 @@ def kernel(size: Size, tokens: int, element: int) -> float:
 
 @dataclass(frozen=True)
 class Rollout:
-    """Bytes on each GPU of an engine. share: total, weights and cache. weights: its part of the model.
+    """Bytes of an engine on each of its GPUs. share: weights and cache. weights: its part of the model.
 
-    token: key/value cache of one token.
+    token: key/value cache of one token. number: engines that share the GPU.
     """
 
     share: float
     weights: float
     token: float
+    number: int
 
     @property
     def tokens(self) -> int:
@@ -259,22 +259,28 @@ def rollout(size: Size, config: Config, element: int, gib: float) -> Rollout:
     One token's cache: key and value of every layer, 2 c L times the key/value heads of this GPU (at least one) times
     their width; of latent attention the one narrow vector, c L times its width, on each GPU.
     """
-    settings = config.explorer.rollout_model
-    parts = settings.tensor_parallel_size
+    settings, total, whole = config.explorer.rollout_model, gib * GIB, element * size.parameters
+    parts, number = settings.tensor_parallel_size, settings.on_gpu(whole, total)
     cached = size.latent or 2 * math.ceil(size.key_value_heads / parts) * size.head_width
-    shared_by = 1 if settings.engines_per_gpu == "auto" else settings.engines_per_gpu  # auto: 2 if both fit
-    weights, share = element * size.parameters / parts, settings.gpu_memory_utilization * gib * GIB / shared_by
+    share = settings.gpu_memory_utilization * total / number
     if settings.sizes_cache:
-        share = weights + (settings.kv_cache_mib << 20)
-    return Rollout(share, weights, element * sum(count for count, _ in size.layers) * cached)
+        share = whole / parts + (settings.kv_cache_mib << 20)
+    return Rollout(share, whole / parts, element * sum(count for count, _ in size.layers) * cached, number)
 
 
 def engines(config: Config, total: float, weights: float) -> float:
     """Returns the bytes that engines hold on a GPU of `total`; none those of a server. weights: the model's."""
-    if config.explorer.rollout_model.engine_type == "openai":
-        return 0
     settings = config.explorer.rollout_model
-    return settings.held(weights, total) + kept_logprobs(config) + NCCL * (settings.tensor_parallel_size > 1)
+    if settings.engine_type == "openai":
+        return 0
+    return settings.held(weights, total) + sum(besides(config, total, weights).values())
+
+
+def besides(config: Config, total: float, weights: float) -> dict[str, float]:
+    """Returns the bytes of a GPU of `total` that engines hold besides what their settings give them, by their use."""
+    parallel = config.explorer.rollout_model.tensor_parallel_size > 1
+    return {"log-probs of max_num_seqs sequences": kept_logprobs(config), "buffers of NCCL": NCCL * parallel,
+            "an engine that works in turns with a trainer": beyond_share(config, total, weights)}
 
 
 def beyond_share(config: Config, total: float, weights: float) -> float:
@@ -306,10 +312,7 @@ def beside(config: Config, total: float, weights: float) -> float:
 
 def kept_logprobs(config: Config) -> int:
     """Returns the bytes of sampled log-probs that the engines of a GPU hold besides `gpu_memory_utilization` until
-    their requests end (workflows/engines/kept_logprobs.py): 4 for each position of max_num_seqs sequences, two
-    positions more than the longest has."""
+    their requests end (workflows/engines/kept_logprobs.py): 4 for each position of max_num_seqs sequences, which they
+    divide among them, two positions more than the longest has."""
     settings = config.explorer.rollout_model
-    if settings.engine_type != "vllm":
-        return 0
-    engines = 1 if settings.engines_per_gpu == "auto" else settings.engines_per_gpu
-    return 4 * engines * settings.max_num_seqs * (config.model.longest + 2)
+    return 4 * settings.max_num_seqs * (config.model.longest + 2) if settings.engine_type == "vllm" else 0

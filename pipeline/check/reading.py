@@ -214,8 +214,7 @@ def _of_dataset(path: Path, split: str, count: int, wanted: Iterable[str], draw:
     kept = dataset.select_columns(_outermost(wanted, dataset.column_names))
     positions = draw.sample(range(len(dataset)), min(count, len(dataset))) if kept.column_names else []
     rows = as_meant((kept[at] for at in positions), dataset.features.arrow_schema)
-    return Sample(list(rows), [Part(path, len(dataset), columns)],
-                  [(path, at + 1) for at in positions])
+    return Sample(list(rows), [Part(path, len(dataset), columns)], [(path, at + 1) for at in positions])
 
 
 def _outermost(wanted: Iterable[str], there: list[str]) -> list[str]:

@@ -91,8 +91,7 @@ def sources(config: Config) -> list[Source]:
 
 def _features(sets: list[Taskset]) -> tuple[tuple[str, str], ...]:
     """Returns the columns that the selectors of training sets read."""
-    keys = dict.fromkeys(key for one in sets for key in one.data_selector.feature_keys
-                         if not profiled(key))
+    keys = dict.fromkeys(key for one in sets for key in one.data_selector.feature_keys if not profiled(key))
     rates = {key for one in sets if one.data_selector.reads_rates for key in one.data_selector.feature_keys}
     return tuple((f"{RATE if key in rates else FEATURE}{index}", key) for index, key in enumerate(keys))
 

@@ -14,8 +14,7 @@ from ouroboros.pipeline.settings.row_columns import asked_columns
 from ouroboros.pipeline.settings.train_batch import expert_buffer
 from ouroboros.pipeline.store.images import keys
 
-NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
-           "format": TaskFormat()}
+NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train", "format": TaskFormat()}
 
 
 def data_settings(settings: Config, rows: str, scored: Sequence[Config] = ()) -> Config:

@@ -62,8 +62,7 @@ def picture(name: str, rows: list[Row], taskset: str) -> dict[str, Any] | None:
     colour = min(few, key=lambda label: (len(set(columns[label])), -labels.index(label)))
     across = next(label for label in labels if label != colour)
     svg = scatter(name, across, columns[across], scores, columns[colour], share)
-    return {"taskset": taskset, "svg": svg,
-            "legend": [f"{colour}={value}" for value in ordered(columns[colour])]}
+    return {"taskset": taskset, "svg": svg, "legend": [f"{colour}={value}" for value in ordered(columns[colour])]}
 
 
 INCHES = (7.6, 3.4)

@@ -61,8 +61,7 @@ def choose_stage(view: View, name: str | None) -> Node:
                     "status` shows how far the run is.")
 
 
-def export(shown: View | SweepView, out: Path, stage_name: str | None = None, push: str | None = None
-           ) -> Iterator[str]:
+def export(shown: View | SweepView, out: Path, stage_name: str | None = None, push: str | None = None) -> Iterator[str]:
     """Writes the model of a training stage with its card to a new directory; yields a line for each thing done.
 
     push: `org/name` on the Hugging Face hub, to which it is then uploaded. Raises DataError for a directory that exists

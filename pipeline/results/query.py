@@ -249,8 +249,7 @@ def as_csv(answer: Answer, header: bool = True) -> str:
     if header:
         writer.writerow(answer.columns)
     for row in answer.rows:
-        writer.writerow([json.dumps(plain(v), ensure_ascii=False) if isinstance(v, NESTED) else v
-                         for v in row])
+        writer.writerow([json.dumps(plain(v), ensure_ascii=False) if isinstance(v, NESTED) else v for v in row])
     return text.getvalue().rstrip("\n")
 
 

@@ -218,8 +218,7 @@ class ExplorerInput(Section):
     default_eval_workflow_type: str | None = setting(None, "workflow of the evaluation sets; null: "
                                                            "default_workflow_type",
                                                      names=WORKFLOWS)
-    system_prompt: str | None = setting(None, "system message put before every prompt that has none",
-                                        acts="explorer")
+    system_prompt: str | None = setting(None, "system message put before every prompt that has none", acts="explorer")
     default_reward_fn_type: str | list[str] = setting(
         "countdown_reward", "name in operators/reward.py, overlong_penalty, reward_model, judge_reward, or "
                             "module:function; the components of several in a list are summed", names=REWARDS,

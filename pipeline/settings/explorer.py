@@ -1,5 +1,6 @@
 """The section `explorer`: the engine that answers tasks, and the models that score answers."""
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -129,6 +130,12 @@ class RolloutModel(Section):
         if not self.sizes_cache:
             return self.gpu_memory_utilization * total
         return self.on_gpu(weights, total) * self.bytes_of_one(weights)
+
+    def largest_cache(self, room: float, weights: float, total: float) -> int:
+        """Returns the `kv_cache_mib` with which engines take `room` bytes of a GPU of `total`: with auto of the number
+        that fits with the smallest caches, for a smaller cache may make room for a second engine."""
+        number = self.merged({"kv_cache_mib": 1}).on_gpu(weights, total)
+        return self.kv_cache_mib + math.floor((room / number - self.bytes_of_one(weights)) / 2**20)
 
     @rule
     def _own_arguments(self):

@@ -117,9 +117,10 @@ def _by_word(key: str) -> str | None:
 
 
 def _elsewhere(key: str, cutoff: float) -> str | None:
-    """Returns the setting elsewhere with the same or a near name; of several the most similar."""
-    last = [name for name, _ in walk() if "*" not in name]
-    near = get_close_matches(key.rpartition(".")[2], {name.rpartition(".")[2] for name in last}, n=1, cutoff=cutoff)
+    """Returns the setting with the same or a near name, or with its initials (lr); of several the most similar."""
+    last, meant = [name for name, _ in walk() if "*" not in name], key.rpartition(".")[2]
+    near = get_close_matches(meant, {name.rpartition(".")[2] for name in last}, n=1, cutoff=cutoff)
+    near.append("".join(word[:1] for word in meant.split("_")))
     return max((name for name in last if name.rpartition(".")[2] in near),
                key=lambda name: SequenceMatcher(None, name, key).ratio(), default=None)
 

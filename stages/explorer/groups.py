@@ -39,8 +39,7 @@ class Groups:
         """lag: explorer steps before this one whose rows may be missing. written: waits for the last step's rows."""
         config, self.activity = context.config, context.activity
         self.config, self.prompts, self.engine, self.tokenizer = config, prompts, engine, tokenizer
-        self.selections = Selections(prompts, config, context.directory, lag, written,
-                                     read_profiles(context.inputs))
+        self.selections = Selections(prompts, config, context.directory, lag, written, read_profiles(context.inputs))
         self.answering = engine  # of the attempts; judges ask the engine itself
         self.repeats = config.algorithm.repeat_times
         samplings = {one.name: Sampling.of_set(config.model, one.rollout_args)

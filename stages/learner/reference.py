@@ -24,8 +24,7 @@ class References(FixedScores):
         """model: the stage's initial Hugging Face directory; actor: one that keeps those weights."""
         digest = partial(start_hash, model, context.config)
         super().__init__(context, digest, actor.process, actor.reference_logprobs, "reference", "ref_logprobs")
-        self.actor, self.first, self.update = actor, self.hash, at(
-            context.config, "trainer.reference_update")
+        self.actor, self.first, self.update = actor, self.hash, at(context.config, "trainer.reference_update")
 
     def follow(self, step: int) -> None:
         """Updates the reference by the policy where it is due after a train step. Collective."""

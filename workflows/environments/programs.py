@@ -127,8 +127,7 @@ def cell(isolation: str, memory_mb: int) -> Cell | Unconfined:
 def _packages() -> list[Path]:
     """Directories of packages, which may have tests and solutions."""
     places = {STANDARD, Path("/usr/lib/python3"), *Path("/usr/local/lib").glob("python3*")}
-    return [one for place in places
-            for name in ("site-packages", "dist-packages") if (one := place / name).is_dir()]
+    return [one for place in places for name in ("site-packages", "dist-packages") if (one := place / name).is_dir()]
 
 
 def _readable() -> list[str]:

@@ -44,8 +44,7 @@ class Sampling:
         return cls.of(model, own.temperature, own.top_p, own.top_k, own.max_tokens, own.min_p)
 
     @classmethod
-    def of(cls, model, temperature=None, top_p=None, top_k=None, max_tokens=None, min_p=None
-           ) -> "Sampling":
+    def of(cls, model, temperature=None, top_p=None, top_k=None, max_tokens=None, min_p=None) -> "Sampling":
         """The settings of section `model`; arguments that are not None override them."""
         return cls(
             model.temperature if temperature is None else temperature,

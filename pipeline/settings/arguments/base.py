@@ -1,7 +1,7 @@
 """The base of all argument models, and of each kind of function: strict types, problems with given arguments."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
@@ -228,11 +228,19 @@ def problem_of(error: dict[str, Any], key: str, kind: Any, field: FieldInfo) -> 
     if reason == "finite_number" or value != value:  # nan is below a bound that allows infinity
         return Problem(key, "needed a finite number.", found=value)
     if options := choices(field):
-        return Problem(key, f"needed one of {', '.join(map(shown, options))}.",
-                       nearest(str(value), map(shown, options)), found=value)
+        return not_one_of(key, value, options)
     if reason in BOUNDS:
         return Problem(key, f"needed {bounds(field)}.", found=value)
     return wrong_type(value, " or ".join(WORDS[get_origin(k) or k] for k in types(kind)), key)
+
+
+def not_one_of(key: str, value: Any, options: Iterable[Any], more: str = "", advice: str = "") -> Problem:
+    """Returns the problem of a value that is none of the options, with the nearest first, as there may be fifty.
+    more: what else may be given. advice: what is meant, where that is known."""
+    names = [shown(one) for one in options]
+    near = "" if advice else nearest(str(value), names).strip()
+    return Problem(key, f"{near} Needed one of {', '.join(names)}{more}." if near else
+                   f"needed one of {', '.join(names)}{more}.", advice, found=value)
 
 
 @cache

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ouroboros.pipeline.results.sweep_view import SweepView
     from ouroboros.pipeline.results.view import View
 
-FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
+FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table",
+                      help="default: table, which cuts long cells; csv and json have them whole")
 RUNS = words("runs", "[RUN]...", names)
 
 

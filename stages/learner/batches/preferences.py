@@ -26,8 +26,7 @@ class Preferences(DataSet):
         limits, rows = context.config.model, []
         tasks = list(tasks)
         shown = [named(task.pictures, context.inputs["tasks"]) for task in tasks]
-        made = pairs(load_tokenizer(model, limits), tasks, context.config, shown,
-                     context.activity.alive)
+        made = pairs(load_tokenizer(model, limits), tasks, context.config, shown, context.activity.alive)
         self.rejected = rejected_rows(context, tasks, made, context.config.buffer.trainer_input.experience_buffer.name)
         for pair, both, pictures in zip(tasks, made, shown, strict=True):
             if not isinstance(both, str) and all(len(prompt) <= limits.max_prompt_tokens and

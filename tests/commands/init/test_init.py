@@ -588,11 +588,14 @@ def test_heads_too_narrow_for_vllm_on_a_cpu_choose_transformers(tmp_path, in_pro
 
 @pytest.mark.parametrize("by", ["file", "package"])
 def test_a_gguf_file_is_the_model_of_a_project(tmp_path, in_process, package, monkeypatch, by):  # noqa: F811
-    monkeypatch.setattr(gguf, "_read", stage.read)
+    read = []  # once, and not before all that is quick
+    monkeypatch.setattr(gguf, "_read", lambda *given: (read.append(given), stage.read(*given)))
     monkeypatch.setitem(sys.modules, "deepspeed", None)  # as in the process that reads a file
     named = str(package) if by == "file" else "wheel://tiny-model"
-    rows = lines(tmp_path / "sums.jsonl", [{"question": question, "answer": answer} for question, answer in SUMS])
-    assert cli.main(["init", str(tmp_path / "mine"), "--from", str(rows), "--model", named]) == 0
+    for keys, reads in (("foo", "bar"), 0), (("question", "answer"), 1):
+        rows = lines(tmp_path / "sums.jsonl", [dict(zip(keys, one, strict=True)) for one in SUMS])
+        code = cli.main(["init", str(tmp_path / "mine"), "--from", str(rows), "--model", named])
+        assert (code, len(read)) == (0 if reads else 2, reads)
     monkeypatch.chdir(tmp_path / "mine")
     assert compose([]).model.model_path == (os.path.relpath(named) if by == "file" else named)
 

@@ -33,9 +33,7 @@ def gpus(count=8, gib=80.0) -> Gpus:
 
 
 @pytest.mark.parametrize(("count", "values", "words"), [
-    (2, {}, None),
-    (0, {"trainer__ranks": 4}, None),  # a CPU run
-    (None, {"trainer__ranks": 4}, None),
+    (2, {}, None), (None, {"trainer__ranks": 4}, None), (0, {"trainer__ranks": 4}, None),  # 0: a CPU run
     (1, {}, "mode=both: needs 2 GPUs (1 for trainer.ranks, 1 for explorer.rollout_model), cluster.node_num x "
             "gpu_per_node declares 1. Set mode=colocate to take turns on the same ones, or ask for fewer."),
     (4, {"trainer__ranks": 6, "explorer__rollout_model__tensor_parallel_size": 2}, "needs 8 GPUs (6 for trainer.ranks"),
@@ -90,8 +88,6 @@ def test_mlps_of_another_shape_are_not_computed_in_parts():
 # recomputed in chunks of 512, offloaded ZeRO-3, no micro-batch larger than a row: nothing is left to lower
 LEAST = {"trainer__enable_gradient_checkpointing": True, "trainer__logprob_chunk_tokens": 512,
          "trainer__zero_stage": 3, "trainer__offload_optimizer": True, "trainer__max_token_len_per_gpu": 2048}
-
-
 EIGHT = {"algorithm.optimizer.optimizer_type": "adamw8bit"}
 RECOMPUTED = {"trainer.enable_gradient_checkpointing": True}
 
@@ -127,28 +123,23 @@ def test_the_least_costly_settings_that_make_it_fit_are_named_and_none_too_many(
 
 def test_auto_recomputes_only_on_gpus_where_it_must():
     """42.1 GiB compiled, of which 90% of 47 hold 42.3 and of 46 41.4; recomputed 12.3, more than 90% of 12."""
+    assert fit.beyond_memory(SMALL, rft(), gpus()) == []
     auto = {"trainer__enable_gradient_checkpointing": "auto", "trainer__compile": "auto"}
     for gib, words in ((47.0, "trainer about 42.1 GiB"), (46.0, "trainer about 12.3 GiB")):
         assert fit.beyond_memory(SMALL, rft(**auto), gpus(8, gib)) == []
         assert words in fit.described(SMALL, rft(**auto), gpus(8, gib))[0][1]
-    (problem,) = fit.beyond_memory(
-        SMALL, rft(**auto, explorer__rollout_model__gpu_memory_utilization=0.9), gpus(8, 12.0))
+    (problem,) = fit.beyond_memory(SMALL, rft(**auto), gpus(8, 12.0))
     wording(problem, "12.3 GiB", "GPU")
     assert "enable_gradient_checkpointing" not in problem
-
-
-def test_what_fits_is_no_problem():
-    assert fit.beyond_memory(SMALL, rft(), gpus()) == []
-    config = rft(trainer__enable_gradient_checkpointing=True, trainer__ranks=4)
-    assert fit.trainer_problem(LARGE, config, gpus()) is None
 
 
 def test_ranks_are_named_only_as_far_as_gpus_go():
     """With all else done, a rank's share of the weights, 14.2 GiB, is what is left to divide."""
     assert changes_in(fit.trainer_problem(LARGE, rft(**LEAST), gpus(3, 20.0))) == {"trainer.ranks": 2}
     assert changes_in(fit.trainer_problem(LARGE, rft(**LEAST), gpus(None, 20.0))) == {"trainer.ranks": 2}
-    none = fit.trainer_problem(LARGE, rft(**LEAST), gpus(2, 20.0))  # the engine has the other one
-    wording(none, "setting")
+    wording(fit.trainer_problem(LARGE, rft(**LEAST), gpus(2, 20.0)), "setting")  # the engine has the other one
+    recomputed = rft(trainer__enable_gradient_checkpointing=True, trainer__ranks=4)
+    assert fit.trainer_problem(LARGE, recomputed, gpus()) is None
 
 
 def test_where_nothing_fits_no_setting_is_named_that_another_one_makes_idle():
@@ -173,13 +164,25 @@ def test_an_engine_needs_room_for_its_weights_and_one_sequence(share, gib, mode,
 
 
 @pytest.mark.parametrize(("cache", "gib", "words"), [
-    (112, 24, None), (111, 24, "Set it between 112 and"), (8192, 24, "Set it between 112 and 5745."),
-    (112, 16, "(1 of them, with 4.2 each for activations, take 18.5)")])
+    (112, 24, None), (111, 24, "Set it between 112 and"), (8192, 24, "Set it between 112 and 5745 MiB."),
+    (112, 16, "4.2 GiB for graphs and activations, 18.5 GiB in all")])
 def test_a_cache_of_a_given_size_holds_a_sequence_and_fits(cache, gib, words):
     """2,048 tokens x 56 KiB are 112 MiB. 24 GiB less 14.1855 of weights, 4.2 and 4 MiB of log-probs leave 5,745 MiB."""
     config = rft(explorer__rollout_model__kv_cache_mib=cache, explorer__rollout_model__engines_per_gpu=1)
     problem = fit.engine_problem(LARGE, config, gpus(1, float(gib)))
     assert problem is None if words is None else (problem.key.endswith("kv_cache_mib") and words in problem)
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"kv_cache_mib": 1500}, "2 engines 13.2 GiB a GPU: each with weights 0.9, cache for 62 sequences of 2,048 tokens, "
+                             "graphs and activations 4.2"),
+    ({"kv_cache_mib": 1500, "engines_per_gpu": 1}, "engine 6.6 GiB a GPU: weights 0.9"),
+    ({"gpu_memory_utilization": 0.5, "engines_per_gpu": 4}, "4 engines 40.0 GiB a GPU: each with weights 0.9, cache"),
+    ({"tensor_parallel_size": 2}, "engine 73.2 GiB a GPU: weights 0.5"), ({"engine_type": "openai"}, None)])
+def test_the_plan_says_what_all_engines_of_a_gpu_take(settings, words):
+    """Of each 0.92 GiB of weights and 1.46 of cache; a token 12,288 bytes. Two GPUs: 72 GiB and 1.2 of NCCL."""
+    config = rft(**{f"explorer__rollout_model__{key}": value for key, value in settings.items()})
+    assert [one.startswith(words) for _, one in fit.described(SMALL, config, gpus())[1:]] == [True] * bool(words)
 
 
 @pytest.mark.parametrize(("settings", "weights", "beyond"), [
@@ -195,10 +198,10 @@ def test_one_engine_in_turns_with_a_trainer_holds_more_than_its_share(settings, 
 
 
 def test_the_advice_on_engines_that_are_too_large_at_once_helps():
-    """Whether the share or the size of the cache decides, and with one engine as with two."""
-    for given in ({"gpu_memory_utilization": 0.5}, {"kv_cache_mib": 60000, "gpu_memory_utilization": 0.1}):
+    """Whether the share or the size of the cache decides, and where a smaller cache makes room for a second engine."""
+    for given in ({"gpu_memory_utilization": 0.5}, {"kv_cache_mib": 60000, "engines_per_gpu": 1},
+                  {"kv_cache_mib": 60000}):
         config = rft(mode="colocate", synchronizer__sync_offset=1, trainer__overlap=True,
-                     explorer__rollout_model__engines_per_gpu=1,
                      **{f"explorer__rollout_model__{key}": value for key, value in given.items()})
         (problem,) = fit.beyond_memory(SMALL, config, gpus(1, 100.0))
         key, value = re.search(r"Set (\S+)=(\S+),", problem).groups()
@@ -207,7 +210,7 @@ def test_the_advice_on_engines_that_are_too_large_at_once_helps():
 
 
 @pytest.mark.parametrize(("seqs", "engines", "kind", "fits"), [
-    (65536, "auto", "vllm", False), (32768, 2, "vllm", False), (32768, 1, "vllm", True),
+    (65536, "auto", "vllm", False), (65536, 2, "vllm", False), (32768, 2, "vllm", True),
     (65536, "auto", "transformers", True)])
 def test_kept_log_probs_take_room_beside_the_share_of_an_engine(seqs, engines, kind, fits):
     """65,536 sequences x 2,050 positions x 4 bytes are 0.5 GiB, 1% of 40 is 0.4."""
@@ -222,7 +225,7 @@ def test_colocated_the_idle_trainer_keeps_its_weights_and_optimizer():
     """14 bytes a parameter, 6.4 GiB of 24, and 0.6 of its process; the engine's 0.9 are 21.6. 17.0 / 24 = 0.70."""
     config = rft(mode="colocate", trainer__enable_gradient_checkpointing=True, trainer__logprob_chunk_tokens=1024)
     (problem,) = fit.beyond_memory(SMALL, config, gpus(1, 24.0))
-    wording(problem, "7.0", "0.04", "0.7")
+    wording(problem, "each of 2 engines has 10.8", "7.0", "between 0.08 and 0.7.")
     config.explorer.rollout_model.gpu_memory_utilization = 0.7
     assert fit.beyond_memory(SMALL, config, gpus(1, 24.0)) == []
     config.mode = "both"
@@ -270,13 +273,13 @@ def judged():
 
 
 def test_colocated_a_reward_model_keeps_its_weights_too(judged):
-    """0.7 of 24 are 16.8 GiB; trainer 6.4 + 0.6 and 0.494 billion x 2 bytes = 0.9: 24.7. (24 - 8.0) / 24 = 0.66."""
+    """0.7 of 24 are twice 8.4 GiB; trainer 6.4 + 0.6 and 0.494 billion x 2 bytes = 0.9: 24.7. 16.0 / 24 = 0.66."""
     config, sizes = judged
     kept = fit.judge_bytes(config, gpus(1, 24.0), sizes)
     assert kept == SMALL.critic * 2
     assert fit.judge_bytes(config, gpus(1, 24.0), Sizes()) == 0
     (problem,) = fit.beyond_memory(SMALL, config, gpus(1, 24.0), kept)
-    wording(problem, "16.8", "24 GiB", "8.0", "0.04", "0.66")
+    wording(problem, "8.4", "24 GiB", "8.0", "0.08", "0.66")
     assert fit.beyond_memory(SMALL, config, gpus(1, 24.0)) == []
 
 

@@ -108,7 +108,7 @@ def test_an_entry_with_a_bad_name_is_looked_into(told, tmp_path):
     (tmp_path / "r.yaml").write_text(
         "stages:\n  - {stage_name: 2x, algorithm: {algorithm_type: grop}, trainer: {rnks: 2}, name: x}\n")
     lines, _ = told("--no-data", "recipe=r.yaml")
-    for words in ("stage_name=2x: ", "algorithm.algorithm_type=grop: needed one of",
+    for words in ("stage_name=2x: ", "algorithm.algorithm_type=grop: Did you mean 'grpo'?",
                   "trainer.rnks: unknown key", "name: "):
         assert has(lines, f"entry 1 of `stages`: {words}"), words
 

@@ -22,7 +22,7 @@ def test_several_reward_functions_are_a_list():
     assert check(changed({key: ["countdown_reward", "format_reward"]})) == []
     (problem,) = check(changed({key: ["countdown_reward", "format_rewrad"]}))
     assert (problem.key, problem.found) == (key, "format_rewrad")
-    assert "'format_reward'?" in problem.do
+    assert "'format_reward'?" in problem.needed
     config = compose([f"{key}=[countdown_reward,format_reward]"])
     assert config.buffer.explorer_input.default_reward_fn_type == ["countdown_reward", "format_reward"]
     nested = changed({f"{SOURCE}.taskset.default_reward_fn_type": ["format_reward", {}]})

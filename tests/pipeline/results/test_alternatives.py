@@ -95,11 +95,11 @@ def test_arguments_of_another_function_are_left_behind(run):
 
 
 @pytest.mark.parametrize(("override", "words"), [
-    ("algorithm=gspoo", "algorithm.algorithm_type=gspoo: needed one of"),
+    ("algorithm=gspoo", "algorithm.algorithm_type=gspoo: Did you mean 'gspo'?"),
     ("algorithm=dpo", "dpo learns from given responses"),
     ("algorithm=ppo", "needs the values of a critic, and this stage trained none"),
     ("algorithm=on_policy_distill", "needs the log-probs of a teacher, and this stage has none"),
-    ("algorithm.policy_loss_fn=gspo,pppo", "policy_loss_fn=pppo: algorithm.policy_loss_fn=pppo: needed one of"),
+    ("algorithm.policy_loss_fn=gspo,pppo", "policy_loss_fn=pppo: algorithm.policy_loss_fn=pppo: Did you mean 'ppo'?"),
     ("algorithm.policy_loss_fn_args.clip=1", "'ppo' has no argument 'clip'"),
     ("algorithm.policy_loss_fn=no_such_parts:loss", "'no_such_parts:loss': no such module"),
     ("algorithm=remax", "needs the column baseline_reward, the reward of a greedy response to each task, which the "

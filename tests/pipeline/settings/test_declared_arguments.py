@@ -79,7 +79,7 @@ STALE = declared.SAMPLE_STRATEGIES["staleness_control"]
     (LOSS["ppo"], {"clip_ratio_c": 1}, "=1", "greater than 1"), (LOSS["mix"], {"clip_ratio_c": 1}, "=1", "than 1"),
     (LOSS["gspo"], {"clip_range_low": 2}, "=2", "at least 0 and at most 1"),
     (LOSS["mix_chord"], {"mu_peak": 2}, "=2", "at least 0 and at most 1"),
-    (LOSS["topr"], {"level": "tokn"}, "=tokn", "one of sequence, token. Did you mean 'token'?"),
+    (LOSS["topr"], {"level": "tokn"}, "=tokn", "Did you mean 'token'? Needed one of sequence, token."),
     (ADVANTAGE["ppo"], {"gamma": [1]}, "a list", "a number"),
     (ADVANTAGE["rec"], {"drop": "balnce"}, "=balnce", "balance, null"),
     (ADVANTAGE["grpo"], {"duplicate_experiences": "yes"}, "'yes'", "true or false"),

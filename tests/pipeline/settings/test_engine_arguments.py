@@ -64,7 +64,7 @@ def test_a_key_that_would_quantize_or_guess_tokens_ahead_has_its_reason(key):
     assert problem.do == "Leave it out."
 
 
-def test_what_neither_quantizes_nor_guesses_has_another_reason():
+def test_what_neither_quantizes_nor_guesses_has_another_reason_and_other_unknown_keys_have_none():
     def reason(name, value):
         return check(changed({KEY: {name: value}}))[0].needed
 
@@ -72,9 +72,6 @@ def test_what_neither_quantizes_nor_guesses_has_another_reason():
     others = {reason(*one) for one in (("sliding_window", 5), ("watermark_config", {"x": 1}), ("load_format", "dummy"))}
     assert (fewer, len(others)) == (guessed, 1)
     assert fewer not in others
-
-
-def test_other_unknown_keys_have_none():
     assert not any(map(why_absent, ("explorer.rollout_model.engine_nums", "model.sliding_window", "trainer.rank")))
 
 
@@ -108,6 +105,7 @@ def test_arguments_of_vllm_beside_another_engine_are_a_warning():
     other = {f"{ENGINE}.engine_type": "transformers", KEY: {"block_size": 16}}
     assert [problem.key for problem in engine.of_stage(changed(other), None, CPU, False)["warnings"]] == [KEY]
     assert engine.unfit_engine(changed(other), CPU) == []
+    assert "'priority'?" in engine.unfit_engine(changed({KEY: {"scheduling_policy": "prioritty"}}), GPU)[0]
 
 
 @pytest.mark.parametrize("gpu", [True, False])

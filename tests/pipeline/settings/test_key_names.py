@@ -17,7 +17,7 @@ TASKSET = "buffer.explorer_input.taskset"
     ("modle", "model"), ("modle.model_path", "model.model_path"), ("mdoe", "mode"), ("sede", "seed"),  # letters swapped
     ("model.pth", "model.model_path"), ("cluster.gpus", "cluster.gpu_per_node"),  # a word of the name
     ("explorer.max_response_tokens", "model.max_response_tokens"), ("optimizer.lr", "algorithm.optimizer.lr"),
-    ("batch_size", "buffer.batch_size"), ("algorithm.lr", "algorithm.optimizer.lr"),  # in another place
+    ("batch_size", "buffer.batch_size"), ("algorithm.learning_rate", "algorithm.optimizer.lr"),  # elsewhere
     ("recipee", "recipe"), ("buffer.recipee", None),  # a name that is none of a section, at the top alone
     ("zzz", None), ("algorithm.foo", None)])
 def test_the_nearest_key(key, meant):

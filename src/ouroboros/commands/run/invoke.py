@@ -133,8 +133,7 @@ def watched(plan: "Plan | Sweep", shown: "View | SweepView") -> Iterator[None]:
     plan.freeze()
     first = [] if hasattr(shown, "entries") else [shown.run]  # of a sweep no point is preferred
     command = launch.command("ouroboros", "view", *first, "--root", str(shown.path.parents[2]))
-    page = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True,
-                            env=launch.environment())
+    page = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, env=launch.environment())
     try:
         yield
     finally:
