@@ -263,8 +263,7 @@ def _filter(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
             if keep:
                 kept.append({**row, STATS: {**row[STATS], **found}})
             else:
-                dropped.append(Dropped(row["row"], operator._name, _explain(operator, found),
-                                       {**row[STATS], **found}))
+                dropped.append(Dropped(row["row"], operator._name, _explain(operator, found), {**row[STATS], **found}))
     return kept, dropped
 
 

@@ -39,8 +39,7 @@ def pairs(tokenizer, tasks: list, config, shown: list | None = None, alive: Call
 def _with_images(tokenizer, made: list, shown: list | None, alive: Callable[[], None] | None) -> list:
     """The layouts of each task with the tokens of its images in their prompts, or why there are none."""
     shown = shown or [()] * len(made)
-    each = [(place, layout) for place, layouts in enumerate(made) if not isinstance(layouts, str)
-            for layout in layouts]
+    each = [(place, layout) for place, layouts in enumerate(made) if not isinstance(layouts, str) for layout in layouts]
     tokens, reasons = with_images(tokenizer, [prompt for _, (prompt, _, _) in each],
                                   [shown[place] for place, _ in each], alive)
     found = defaultdict[int, list[Layout]](list)

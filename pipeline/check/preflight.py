@@ -52,8 +52,7 @@ from ouroboros.pipeline.store.model_shape import plain_config
 # settings that the number of GPUs and the data sample depend on
 OF_GPUS = ("cluster", "mode", "trainer.ranks", "explorer.rollout_model", "explorer.auxiliary_models",
            "algorithm.algorithm_type")
-OF_ROWS = ("data_processor", "buffer.explorer_input", "buffer.trainer_input", "model",
-           "algorithm.sample_strategy_args")
+OF_ROWS = ("data_processor", "buffer.explorer_input", "buffer.trainer_input", "model", "algorithm.sample_strategy_args")
 
 
 def report_on(overrides: list[str], elsewhere: bool = False, data: bool = True, call: bool = True) -> Report:

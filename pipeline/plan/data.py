@@ -27,8 +27,7 @@ def data_settings(settings: Config, rows: str, scored: Sequence[Config] = ()) ->
     """
     pool, buffer = settings.data_processor.task_pipeline, settings.buffer
     source, shown = buffer.explorer_input, buffer.trainer_input.experience_buffer
-    reads = {SHOWN_ROWS: [shown], TASK_ROWS: _asking([settings, *scored], False),
-             TEST_ROWS: _asking([settings], True)}
+    reads = {SHOWN_ROWS: [shown], TASK_ROWS: _asking([settings, *scored], False), TEST_ROWS: _asking([settings], True)}
     own = [one for one in reads[rows] if one.path is not None]
     if rows == TASK_ROWS:  # what an earlier stage measured of tasks is not read with them
         own = [one.but("data_selector.feature_keys", _of_records([one])) for one in own]

@@ -183,8 +183,7 @@ def _data(frozen: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
     raw = [config.get("data_processor", {}).get("task_pipeline", {}) for config in configs]
     found += [("inputs", path) for one in raw for path in one.get("inputs") or ()]
     found += [("generator", one["generator"]) for one in raw if one.get("generator")]
-    return [{"name": name, "path": CACHED.sub(r"hf://datasets/\1/\2@\3", path)}
-            for name, path in dict.fromkeys(found)]
+    return [{"name": name, "path": CACHED.sub(r"hf://datasets/\1/\2@\3", path)} for name, path in dict.fromkeys(found)]
 
 
 def _sets(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

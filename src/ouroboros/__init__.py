@@ -194,8 +194,7 @@ def run(recipe: str | None = None, *overrides: str, snakemake: tuple[str, ...] =
     from ouroboros.commands.run import invoke
     from ouroboros.pipeline.store.errors import StageError
 
-    code, made = invoke.run(_words(recipe, overrides), list(snakemake), multirun=False, verbose=False,
-                            update_hub=False)
+    code, made = invoke.run(_words(recipe, overrides), list(snakemake), multirun=False, verbose=False, update_hub=False)
     if code:
         raise StageError(f"the run ended with exit code {code}; the lines above say why.")
     return Run(f"{made.project}/{made.name}", made.view.parents[2])

@@ -16,25 +16,23 @@ OF_NO_GRAPH = {"model": "", "enable_sleep_mode": False}  # vLLM's names of where
 IN_ORDER = ("qkv_proj", "gate_up_proj")  # layers of vLLM whose weight is that of its parts, one behind the other
 
 
-def share_graphs(kind: type) -> None:
+def share_graphs(extension: type) -> type:
     """Makes vLLM find the graphs that it compiled for another checkpoint of a model: the trained one, to evaluate it,
-    or the next stage's. They take weights as arguments; vLLM's hash of what they depend on has its directory too.
-
-    kind: vllm.config.ModelConfig. Its hash has the model's whole configuration, and vLLM compares the code.
+    or the next stage's. They take weights as arguments, and the hash of what they depend on has the model's whole
+    configuration; vLLM puts the directory into it too. Each of its processes imports the extension before it compiles.
     """
-    whole = kind.compute_hash
+    whole = ModelConfig.compute_hash
 
-    def of_shape(config) -> str:
+    def of_shape(config: ModelConfig) -> str:
         shape = copy(config)
         shape.__dict__.update(OF_NO_GRAPH)
         return whole(shape)
 
-    kind.compute_hash = of_shape
+    ModelConfig.compute_hash = of_shape
+    return extension
 
 
-share_graphs(ModelConfig)  # every process of vLLM imports this module, and before it compiles
-
-
+@share_graphs
 class WeightLoader:
     """Methods called by `LLM.collective_rpc`."""
 

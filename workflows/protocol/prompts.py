@@ -98,8 +98,7 @@ def turns_of(question: str, system_prompt: str | None, context: Sequence[dict] =
 
 def with_system(turns: list[dict], system_prompt: str | None) -> list[dict]:
     """The turns with a system message before them, unless they begin with one."""
-    return [{"role": "system", "content": system_prompt}] * bool(
-        system_prompt and turns[0]["role"] != "system") + turns
+    return [{"role": "system", "content": system_prompt}] * bool(system_prompt and turns[0]["role"] != "system") + turns
 
 
 def conversation_of(task) -> dict:

@@ -26,8 +26,7 @@ BOUNDS = {"seq_idx", "cu_seq_lens_q"}
 
 def layers_of(decoder: nn.Module) -> list[nn.Module]:
     """Those that begin with a convolution over the sequence, as all known do."""
-    return [module for module in decoder.modules()
-            if any(isinstance(child, nn.Conv1d) for child in module.children())]
+    return [module for module in decoder.modules() if any(isinstance(child, nn.Conv1d) for child in module.children())]
 
 
 def obstacle(layers: list[nn.Module], zero_stage: int, split: bool) -> str | None:

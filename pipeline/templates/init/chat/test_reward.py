@@ -11,8 +11,7 @@ def test_a_reply_that_keeps_all_rules_is_solved():
 
 
 def test_each_rule_counts_by_itself():
-    assert score("hello Ann", RULES) == {
-        "accuracy": 0.0, "begins": 0.0, "keyword": 0.25, "ending": 0.0, "length": 0.25}
+    assert score("hello Ann", RULES) == {"accuracy": 0.0, "begins": 0.0, "keyword": 0.25, "ending": 0.0, "length": 0.25}
     assert score("Hello Ann, my old friend!", RULES)["length"] == 0.0
 
 
