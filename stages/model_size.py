@@ -157,7 +157,8 @@ def measure(model, adapter: Lora | None = None) -> Size:
     output = model.get_output_embeddings()
     tied = output is not None and output.weight is embedding
     width, rank = config.hidden_size, getattr(config, "kv_lora_rank", None)
-    each = [_heads(one, width) for one in (config.per_layer_config if config.is_heterogeneous else [config])]
+    differ = getattr(config, "is_heterogeneous", False)  # since transformers 5.19
+    each = [_heads(one, width) for one in (config.per_layer_config if differ else [config])]
     heads, head = (max(numbers) for numbers in list(zip(*each, strict=True))[:2])
     key_value = max(-(-shared * own // max(head, 1)) for _, own, shared in each)  # of the widest
     if rank:  # latent attention: a head has a part with positions and one without
