@@ -234,7 +234,7 @@ def _layer(layer, config, size: Size) -> Layer:
     if experts is None:
         return found
     count = len(experts) if isinstance(experts, nn.ModuleList) else next(experts.parameters()).shape[0]
-    return replace(found, experts=count, chosen=config.num_experts_per_tok,
+    return replace(found, experts=count, chosen=getattr(config, "num_experts_per_tok", 0) or config.top_k_experts,
                    expert_width=_count(experts) // (3 * size.width * count),
                    float_experts=config.model_type not in OWN_DTYPE)
 

@@ -330,6 +330,14 @@ def test_a_mistake_of_the_user_stays_one(settings, tmp_path):
     assert "mean 'scripted'" in str(caught.value).partition("engine_")[2]
 
 
+def test_an_engine_that_failed_before_it_is_opened_says_why(scripted):
+    pool = scripted()
+    pool._send(pool._members[0], ("load", ()))  # no such method
+    pool._members[0].process.wait(5)
+    with pytest.raises(StageError, match="load"):
+        pool._send(pool._members[0], ("close", ()))
+
+
 def test_an_engine_that_nobody_asks_any_more_ends(scripted):
     pool = scripted()
     for member in pool._members:

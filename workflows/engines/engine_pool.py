@@ -222,6 +222,8 @@ class EnginePool(Engine):
         try:
             member.questions.send(message)
         except OSError as error:
+            if member.answers.poll():  # it may have said why
+                self._receive(member)
             raise self._died(member) from error
 
     def _receive(self, member: Member) -> tuple[str, Any]:

@@ -12,7 +12,8 @@ from ouroboros.workflows.engines.kept_logprobs import keep, of_first, of_second
 from ouroboros.workflows.engines.vllm_past_loaders import PastLoaders
 from ouroboros.workflows.protocol.kept import Kept
 
-OF_NO_GRAPH = {"model": "", "enable_sleep_mode": False}  # vLLM's names of where weights are, and of what frees memory
+# vLLM's names of where weights are, and of what frees memory
+OF_NO_GRAPH = {"model": "", "enable_sleep_mode": False, "enable_cumem_allocator": False}
 IN_ORDER = ("qkv_proj", "gate_up_proj")  # layers of vLLM whose weight is that of its parts, one behind the other
 
 
