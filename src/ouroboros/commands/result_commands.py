@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ouroboros.pipeline.results.view import View
 
 FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table",
-                      help="default: table, which cuts long cells; csv and json have them whole")
+                      help="default: table, which cuts long cells; csv and json write whole cells")
 RUNS = words("runs", "[RUN]...", names)
 
 
