@@ -266,23 +266,24 @@ def explore(context: Context) -> None:
     if first > schedule.explorer_steps:
         context.log.info("all explorer steps are complete")
         return
-    begun = begin_engines(checkpoints.model_directory(context.inputs["model"]), context.config, context.directory)
-    import_light()
-    with opening():
-        explorer = Explorer(context, sets, schedule, begun)
-    engine = explorer.engine
-    said = "is asked" if context.config.explorer.rollout_model.engine_type == "openai" else "ready"
-    context.log.info("%d x %s %s; starts at explorer step %d", engine.number, engine.version, said, first)
-    for step in range(first, schedule.explorer_steps + 1):
-        rollout = explorer.step(step)
-        context.log.info(
-            "step %d: weights %d, %s, %d tokens in %.2f s, sync %.3f s, waited %.2f s",
-            step, rollout.weights_version, row_words(rollout), rollout.tokens, rollout.rollout_seconds,
-            rollout.sync_seconds, rollout.wait_seconds,
-        )
-    context.activity.now("ends")
-    explorer.writer.finish()
-    explorer.engine.close()
+    model = checkpoints.model_directory(context.inputs["model"])
+    with begin_engines(model, context.config, context.directory) as begun:
+        import_light()
+        with opening():
+            explorer = Explorer(context, sets, schedule, begun)
+        engine = explorer.engine
+        said = "is asked" if context.config.explorer.rollout_model.engine_type == "openai" else "ready"
+        context.log.info("%d x %s %s; starts at explorer step %d", engine.number, engine.version, said, first)
+        for step in range(first, schedule.explorer_steps + 1):
+            rollout = explorer.step(step)
+            context.log.info(
+                "step %d: weights %d, %s, %d tokens in %.2f s, sync %.3f s, waited %.2f s",
+                step, rollout.weights_version, row_words(rollout), rollout.tokens, rollout.rollout_seconds,
+                rollout.sync_seconds, rollout.wait_seconds,
+            )
+        context.activity.now("ends")
+        explorer.writer.finish()
+        engine.close()
 
 
 if __name__ == "__main__":

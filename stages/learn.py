@@ -121,7 +121,7 @@ class Trainer:
         for resolve in (recompute.resolve, device_sharing.resolve):
             self._log(resolve(config, self.model, self.images))
         config.trainer.overlap = not _any(process, not config.trainer.overlap)
-        waits = bool(saved) or "teacher" in self.context.inputs
+        waits = bool(saved) or ("teacher" in self.context.inputs and not config.model.teacher_url)
         if not _any(process, waits or not device_sharing.opens_early(config, self.model, self.images)):
             self._admit()  # not when it resumes: an engine may sleep, and measure what that frees, before `run`
         if isinstance(self.source, RewardPairs):

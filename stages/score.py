@@ -30,7 +30,6 @@ Opened = Callable[[int], AbstractContextManager[Path]]  # step -> its model dire
 
 
 def score(context: Context) -> None:
-    import_light()
     kind = KINDS[files.read_json(context.directory / "stage.json")["kind"]]
     (score_benched if kind.benches else score_model)(context)
 
@@ -60,16 +59,17 @@ def score_models(context: Context, name: str, steps: list[int], model_of: Opened
     for step in steps:
         with model_of(step) as model:
             if engine is None:
-                begun = begin_engines(model, context.config, context.directory)
-                tokenizer = load_tokenizer(model, context.config.model)
-                rewards = WatchedRewards(context.config, context.activity, context.directory)
-                sets = read_sets(context, tokenizer, rewards)
-                passes[1] = len(DECODINGS) * len(sets) * len(steps)
-                shown = has_pictures(context.inputs.get(HELD, context.inputs["tasks"]))
-                context.config = config = seeing(context.config, model, shown)
-                with opening():
-                    engine = open_engine(model, config, end_tokens(tokenizer, model), logs=context.directory,
-                                         begun=begun)
+                with begin_engines(model, context.config, context.directory) as begun:
+                    import_light()
+                    tokenizer = load_tokenizer(model, context.config.model)
+                    rewards = WatchedRewards(context.config, context.activity, context.directory)
+                    sets = read_sets(context, tokenizer, rewards)
+                    passes[1] = len(DECODINGS) * len(sets) * len(steps)
+                    shown = has_pictures(context.inputs.get(HELD, context.inputs["tasks"]))
+                    context.config = config = seeing(context.config, model, shown)
+                    with opening():
+                        engine = open_engine(model, config, end_tokens(tokenizer, model), logs=context.directory,
+                                             begun=begun)
                 advance()
             else:
                 engine.load_weights(model)

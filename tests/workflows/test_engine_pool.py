@@ -14,8 +14,9 @@ import pytest
 from ouroboros.pipeline.job.shares import deal
 from ouroboros.pipeline.store.errors import ConfigError, StageError
 from ouroboros.stages.learner.engine import policy
+from ouroboros.workflows.engines import open as open_module
 from ouroboros.workflows.engines.engine_pool import EnginePool
-from ouroboros.workflows.engines.open import engines_per_gpu, open_engine, with_cache
+from ouroboros.workflows.engines.open import begin_engines, engines_per_gpu, open_engine, with_cache
 from ouroboros.workflows.protocol.engine import INTERRUPTED, Request
 from ouroboros.workflows.protocol.prompts import load_tokenizer
 from tests.golden.messages import refuses
@@ -186,6 +187,33 @@ def test_engines_that_share_gpus_have_a_part_each(monkeypatch, settings, tmp_pat
         b"CUDA_VISIBLE_DEVICES=3"] * 2 + [b"CUDA_VISIBLE_DEVICES=4"] * 2
     assert len(pool.generate([ask([5], seed) for seed in range(8)])) == 8
     pool.close()
+
+
+def _scripted(settings, number=1):
+    config = settings("explorer.rollout_model.engine_type=scripted", f"explorer.rollout_model.engine_num={number}")
+    config.explorer.rollout_model.extra_engine_args = {"script": {}, "default": [9, EOS]}
+    return config
+
+
+def test_processes_that_were_begun_are_those_that_are_opened(monkeypatch, settings, tmp_path):
+    config = _scripted(settings, 2)
+    with begin_engines(tmp_path, config, tmp_path) as begun:
+        monkeypatch.setattr(open_module, "engines_per_gpu", None)  # they are counted once
+        pool = open_engine(tmp_path, config, [EOS], logs=tmp_path, begun=begun)
+    pids = [member.process.pid for member in begun]
+    assert [member.process.pid for member in pool._members] == pids
+    assert [reply.tokens for reply in pool.generate([ask([5], seed) for seed in range(4)])] == [[9, EOS]] * 4
+    pool.close()
+    assert all(map(is_gone, pids))
+
+
+def test_an_error_before_they_are_opened_ends_processes_that_were_begun(settings, tmp_path):
+    with pytest.raises(KeyError), begin_engines(tmp_path, _scripted(settings, 2), tmp_path) as begun:
+        raise KeyError
+    assert len(begun) == 2
+    assert all(is_gone(member.process.pid) for member in begun)
+    with begin_engines(tmp_path, _scripted(settings), tmp_path) as none:
+        assert not none  # one is opened in this process
 
 
 @pytest.mark.parametrize(("number", "weights", "parts", "given", "expected"), [

@@ -1,5 +1,6 @@
 """Tensors of an engine against the file that it was told to load."""
 
+import json
 import shutil
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 from vllm import EngineArgs
 
+from ouroboros.pipeline.store import files
 from ouroboros.workflows.engines.vllm_past_loaders import PastLoaders
 from ouroboros.workflows.engines.vllm_worker import compare_tensors
 from tests import zoo
@@ -105,8 +107,10 @@ def test_copies_of_other_tensors_are_left_alone(engine_model):
 
 def test_a_checkpoint_finds_the_graphs_of_another_of_its_shape(tmp_path):
     """By vLLM's hash of what they depend on: not the directory of the weights, but all of the model's configuration."""
-    first, other = zoo.make("qwen2", tmp_path / "first"), zoo.make("llama", tmp_path / "llama")
-    shutil.copytree(first, tmp_path / "second")
-    hashes = [EngineArgs(model=str(model), max_model_len=64).create_engine_config().compute_hash()
-              for model in (first, tmp_path / "second", other)]
+    places = [zoo.make("qwen2", tmp_path / "first"), tmp_path / "second", tmp_path / "other"]
+    for place in places[1:]:
+        shutil.copytree(places[0], place)
+    config = json.loads((places[2] / "config.json").read_text())
+    files.write_json(places[2] / "config.json", config | {"rms_norm_eps": 2 * config["rms_norm_eps"]})
+    hashes = [EngineArgs(model=str(place), max_model_len=64).create_engine_config().compute_hash() for place in places]
     assert hashes[0] == hashes[1] != hashes[2]

@@ -249,10 +249,10 @@ class EnginePool(Engine):
         return f"{member.name} (of {len(self._members)}, process {member.process.pid})"
 
     def _end(self) -> None:
-        _end(self._members)
+        end(self._members)
 
 
-def _end(members: Sequence[Member]) -> None:
+def end(members: Sequence[Member]) -> None:
     """Ends all processes."""
     for member in members:
         member.questions.close()
@@ -284,10 +284,11 @@ def begin(config, shared_by: int, logs: Path, name: str = "engine", gpus: list[s
     try:
         for index, (command, environment) in enumerate(_commands(config, shared_by, gpus)):
             members.append(_start(f"{name}_{index}", command, environment, logs, gpus is not None))
+        for member in members:  # a process that still starts does not read yet
             with suppress(OSError):  # it died: opening says so
-                members[-1].questions.send(("import_libraries", (config,)))
+                member.questions.send(("import_libraries", (config,)))
     except BaseException:
-        _end(members)
+        end(members)
         raise
     return members
 

@@ -1,6 +1,7 @@
 """Opens engines by type, in this process or several in their own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ouroboros.pipeline.job.devices import planned_gpus, visible_gpus
@@ -53,16 +54,22 @@ def unshown(config, model: Path) -> str | None:
     return None
 
 
-def begin_engines(model: Path, config, logs: Path) -> list:
+@contextmanager
+def begin_engines(model: Path, config, logs: Path) -> Iterator[list]:
     """Starts the processes of several engines, for `begun` of `open_engine`: they import their libraries meanwhile.
-
-    None for one engine, which is opened in this process. Arguments: as of `open_engine`.
-    """
+    Yields none for one engine, which is opened in this process. An error within the block ends them. Arguments: as of
+    `open_engine`."""
     if config.explorer.rollout_model.engine_num * (shared_by := engines_per_gpu(config, model)) == 1:
-        return []
-    from ouroboros.workflows.engines.engine_pool import begin
+        yield []
+        return
+    from ouroboros.workflows.engines.engine_pool import begin, end
 
-    return begin(config, shared_by, logs)
+    begun = begin(config, shared_by, logs)
+    try:
+        yield begun
+    except BaseException:
+        end(begun)
+        raise
 
 
 def open_engine(
@@ -75,10 +82,11 @@ def open_engine(
     will be called to free the device. logs: directory for process logs; required when explorer.rollout_model.engine_num
     is more than 1. adapter: the element of `model.lora_configs` whose weights `load_weights` loads; None for whole
     models. device_free: returns when the engines may take memory; their libraries are imported before. begun: of
-    `begin_engines`, with the same number of engines.
+    `begin_engines`, which counted them.
     """
-    shared_by = engines_per_gpu(config, model)
-    if config.explorer.rollout_model.engine_num * shared_by == 1:
+    number = config.explorer.rollout_model.engine_num
+    shared_by = len(begun) // number if begun else engines_per_gpu(config, model)
+    if number * shared_by == 1:
         import_libraries(config)
         device_free()
         return open_one(model, with_cache(config, model), end_tokens, sleeps, adapter)

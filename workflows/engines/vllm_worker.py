@@ -25,7 +25,7 @@ def share_graphs(extension: type) -> type:
     whole = ModelConfig.compute_hash
 
     def of_shape(config: ModelConfig) -> str:
-        if config.trust_remote_code:  # its code is in the directory, too
+        if config.trust_remote_code or config.quantization:  # code or hf_quant_config.json in the directory, too
             return whole(config)
         shape = copy(config)
         shape.__dict__.update(OF_NO_GRAPH)
