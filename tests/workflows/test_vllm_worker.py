@@ -2,13 +2,16 @@
 
 import json
 import shutil
+import subprocess
 
 import pytest
 import torch
 from torch import nn
 from vllm import EngineArgs
+from vllm.model_executor.models import registry
 
 from ouroboros.pipeline.store import files
+from ouroboros.workflows.engines.vllm_engine import import_vllm
 from ouroboros.workflows.engines.vllm_past_loaders import PastLoaders
 from ouroboros.workflows.engines.vllm_worker import compare_tensors
 from tests import zoo
@@ -114,3 +117,11 @@ def test_a_checkpoint_finds_the_graphs_of_another_of_its_shape(tmp_path):
     files.write_json(places[2] / "config.json", config | {"rms_norm_eps": 2 * config["rms_norm_eps"]})
     hashes = [EngineArgs(model=str(place), max_model_len=64).create_engine_config().compute_hash() for place in places]
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_the_class_of_a_model_is_inspected_in_this_process(tmp_path, monkeypatch):
+    """Another one would import vLLM again, for ten seconds."""
+    import_vllm(False)
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))  # where it keeps what it found
+    monkeypatch.setattr(subprocess, "run", None)
+    assert registry.ModelRegistry.models["Qwen2ForCausalLM"].inspect_model_cls().is_text_generation_model

@@ -92,7 +92,11 @@ def import_vllm(batch_invariant: bool) -> bool:
             os.environ.setdefault(name, value)
     begin = time.perf_counter()
     from vllm import LLM  # noqa: F401  (which imports most of it)
+    from vllm.model_executor.models import registry
 
+    # it inspects a model's class in another process, which imports vllm again, lest CUDA be initialized in its caller:
+    # here that is the process of the engine, which imports the class next
+    registry._run_in_subprocess = lambda inspect: inspect()
     IMPORTED.setdefault("imports", time.perf_counter() - begin)
     return gpu
 
