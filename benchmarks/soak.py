@@ -6,7 +6,8 @@ Starts one rft stage as a run does, without Snakemake (a machine with a GPU may 
 looks at it every `--every` seconds: memory that only this process holds (USS) and open handles of each of its
 processes, shared memory, files of the stage beyond tables of steps and checkpoints, memory of the GPUs that it may use.
 Growth is the median slope of all pairs of looks (Theil and Sen) after the first tenth of the steps, per 100 steps and
-divided by the median. Seconds per step come from the table `steps`. Exits with 1 where anything grows by more than 1%.
+divided by the median. Seconds per step come from the table `steps`. Exits with 1 where anything grows by more than 1%,
+and with 2 after fewer than LEAST steps, of which the noise is larger than that.
 After `--minutes` the stage receives SIGTERM, and the steps that it made count. On a GPU give `mode=colocate`: the
 engine sleeps and wakes at each step.
 """
@@ -34,6 +35,7 @@ from ouroboros.pipeline.store import files, tables
 from ouroboros.pipeline.store.launch import command
 
 MOST, WARM = 0.01, 0.1  # growth per 100 steps; the share of the steps that caches fill in
+LEAST = 200  # steps of a verdict: of 44 the slopes of resting curves were 1.4% (benchmarks/gpu_path.md)
 SETTINGS = [
     "name=soak", "monitor.monitor_type=none", "model.init.enable=true", "model.init.hidden_size=32",
     "model.init.num_hidden_layers=1", "model.init.num_attention_heads=1", "model.init.num_key_value_heads=1",
@@ -128,6 +130,10 @@ def main() -> int:
     print(tabulate(rows, [f"{len(seconds)} steps", "after a tenth", "half", "end", "per 100 steps"], floatfmt=".4g"))
     if given.out:
         files.write_json(given.out, {"machine": machine(), "versions": versions(), "growth": grown, "curves": curves})
+    if len(seconds) < LEAST:
+        print(f"no verdict: the slopes of {len(seconds)} steps are noise, {LEAST} are needed: give it more --minutes",
+              file=sys.stderr)
+        return 2
     return int(any(share > MOST for share in grown.values()))
 
 

@@ -136,8 +136,7 @@ def _log_of_the_rest(logprobs: Tensor) -> Tensor:
     return torch.log(-torch.expm1(logprobs.clamp(max=-2.0**-24)))
 
 
-def log_ratios(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor,
-                normalized: bool = False) -> tuple[Tensor, Tensor]:
+def log_ratios(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, normalized: bool = False) -> tuple[Tensor, Tensor]:
     """log(pi / ref) of the chosen and of the rejected responses, [pairs] each. normalized: means over their tokens."""
     sums = row_vector(logprobs - ref_logprobs, rows)
     assert len(sums) % 2 == 0, "a pair was split over micro-batches, or a rejected response has no action token"

@@ -140,8 +140,10 @@ def resolved(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Con
 def trainer_problem(size: Size, config: Config, gpus: Gpus, judges: float = 0.0) -> Problem | None:
     """Reports a trainer estimate above USABLE of a GPU, less what auxiliary models and sleeping engines hold there: the
     excess, the parts, and which settings make it fit."""
-    others = {"auxiliary models": judges, "sleeping engines": 0 if must_overlap(config) else asleep(config)}
-    element, room = element_bytes(config, gpus), USABLE * gpus.gib * GIB - sum(others.values())
+    element, total = element_bytes(config, gpus), gpus.gib * GIB
+    others = {"auxiliary models": judges, "sleeping engines": 0 if must_overlap(config) else
+              asleep(config, total, element * size.parameters)}
+    room = USABLE * total - sum(others.values())
     found = training(size, config, element)
     if found.peak <= room:
         return None

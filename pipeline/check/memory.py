@@ -296,18 +296,17 @@ def measures_cache(config: Config, total: float, weights: float) -> bool:
             and not may_overlap(config))
 
 
-def asleep(config: Config) -> float:
-    """Returns the bytes that vllm engines on the trainer's GPU keep while they sleep. `auto` counts as two."""
-    settings = at(config, "explorer.rollout_model")
-    if at(config, "mode") != "colocate" or at(settings, "engine_type") != "vllm" or not config.kind.engine:
+def asleep(config: Config, total: float, weights: float) -> float:
+    """Returns the bytes that vllm engines on the trainer's GPU of `total` keep asleep. weights: the model's."""
+    if at(config, "mode") != "colocate" or not config.kind.engine:
         return 0
-    several = 2 if settings.tensor_parallel_size == 1 else 1
-    return ASLEEP * (several if settings.engines_per_gpu == "auto" else settings.engines_per_gpu)
+    settings = config.explorer.rollout_model
+    return ASLEEP * settings.on_gpu(weights, total) if settings.engine_type == "vllm" else 0
 
 
 def beside(config: Config, total: float, weights: float) -> float:
     """Returns the bytes that engines hold on a GPU of `total` while the trainer works there. weights: the model's."""
-    return engines(config, total, weights) if must_overlap(config) else asleep(config)
+    return engines(config, total, weights) if must_overlap(config) else asleep(config, total, weights)
 
 
 def kept_logprobs(config: Config) -> int:

@@ -111,8 +111,7 @@ def _run(work: Callable[[Context], None], context: Context) -> bool:
     try:
         context.ending.listen(lambda stopped: _record(context, f"{stopped}, and again: ended at once"))
         end_with_runner()
-        with (files.explained(directory),
-              files.locked(directory / ".lock", lambda holder: _wait(context, holder))):
+        with (files.explained(directory), files.locked(directory / ".lock", lambda holder: _wait(context, holder))):
             context.waits = False
             if files.is_complete(directory):
                 context.ending.complete()

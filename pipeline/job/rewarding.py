@@ -68,8 +68,7 @@ def ask(donor: Path, spec: Mapping[str, Any], out: Path, rows: int | None = None
         "donor": str(donor), "spec": asked, "out": str(out), "rows": rows, "whole": whole}, launch.environment() | path)
 
 
-def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger
-             ) -> trunks.Donor | str:
+def _offered(stage: Path, place: Path, spec: Mapping[str, Any], config: Any, log: logging.Logger) -> trunks.Donor | str:
     """Returns what a donor gives, or why it gives nothing."""
     out, theirs = stage / TEMPORARY / place.name / stage.name, files.read_json(place / "stage.json")
     if words := unrepeatable(Config.of_stage(theirs["kind"], theirs["config"])):

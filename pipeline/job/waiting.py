@@ -9,9 +9,7 @@ from ouroboros.pipeline.store.errors import StageError
 SOONEST, LATEST = 0.001, 0.05  # seconds between two checks: a fiftieth of the time waited, within these bounds
 
 
-def wait_for(
-    path: Path, timeout: float, what: str, log_file: Path, check: Callable[[], None] = lambda: None
-) -> float:
+def wait_for(path: Path, timeout: float, what: str, log_file: Path, check: Callable[[], None] = lambda: None) -> float:
     """Returns the seconds waited until `path` exists. Raises StageError after `timeout` seconds.
 
     The death of the other process needs no check here: the supervisor of the stage ends both. `check` is called while

@@ -184,8 +184,7 @@ def _unrewarded(kind: Kind, settings: Config, in_identity: list[str], upstream: 
     return files.hash_json(content | {"external": external})
 
 
-def _trunk(content: dict[str, Any], later: dict[int, dict[str, Any]], settings: Config, watched: Any
-           ) -> dict[str, Any]:
+def _trunk(content: dict[str, Any], later: dict[int, dict[str, Any]], settings: Config, watched: Any) -> dict[str, Any]:
     """Returns the content of an identity for a comparison of steps (pipeline/job/trunks.py): all of it, so that no
     setting is forgotten, but for TOTALS and the schedules of learning rates, which are compared by their values.
 

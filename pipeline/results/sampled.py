@@ -71,8 +71,7 @@ def _chosen(session, table: str) -> list[dict[str, Any]]:
         ORDER BY place, md5_number_lower(one.key), one.key LIMIT {MOST}""")
 
 
-def _rows(session, table: str, chosen: list[dict[str, Any]], run: str, stages: Sequence[Path]
-          ) -> list[dict[str, Any]]:
+def _rows(session, table: str, chosen: list[dict[str, Any]], run: str, stages: Sequence[Path]) -> list[dict[str, Any]]:
     """Reads what the page shows of the chosen rows."""
     known = {one["key"]: one for one in chosen}
     steps = ", ".join(str(step) for step in sorted({one["step"] for one in chosen}))  # literals: it skips other files

@@ -198,8 +198,7 @@ def _failure(directory: Path, name: str, code: int, others: Sequence[Watchdog] =
     return StageError(f"the {name} of stage {directory.name} died: {reason}{note}{busy}\n  its log: {log}")
 
 
-def _end_softly(context: Context, running: dict[str, Running], stopped: Stopped,
-                follow: Callable[[], None]) -> Stopped:
+def _end_softly(context: Context, running: dict[str, Running], stopped: Stopped, follow: Callable[[], None]) -> Stopped:
     """Ends the children, the trainer after its checkpoint; returns `stopped` with a note on what was saved."""
     deadline = (context.ending.began or time.monotonic()) + context.config.log.grace_seconds
     trainer = running.get(TRAINER)

@@ -31,8 +31,7 @@ def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float | None]:
     attempts = list(zip(positions, groups, strict=True))
     dense = table["token_rewards"].to_pylist() if "token_rewards" in table.column_names else [None] * len(table)
     token_rewards, penalties, kls = [], [], []
-    for reward, own, old, reference, mask in zip(_outcomes(attempts, rewards, scored[-1]), dense, *scored,
-                                                 strict=True):
+    for reward, own, old, reference, mask in zip(_outcomes(attempts, rewards, scored[-1]), dense, *scored, strict=True):
         earned = np.zeros(len(mask)) if own is None else np.array(own)
         if own is None:
             earned[np.flatnonzero(mask)[-1:]] = reward

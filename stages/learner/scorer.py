@@ -34,8 +34,7 @@ class Scorer(Actor):
 
     output = "scores"
 
-    def __init__(self, model_path: Path, config, process: Process, padding: int,
-                 engine: type[ZeroEngine] = ZeroEngine):
+    def __init__(self, model_path: Path, config, process: Process, padding: int, engine: type[ZeroEngine] = ZeroEngine):
         """config, engine: as of Actor. model_path: of a causal language model, or of a classifier with one label.
         padding: id of the padding token, which the checkpoints say. Raises ModelError without such a classifier."""
         self.process, self.budget, self.graphs = process, Budget(config.trainer.max_token_len_per_gpu), 0

@@ -189,14 +189,14 @@ def test_engines_that_share_gpus_have_a_part_each(monkeypatch, settings, tmp_pat
     pool.close()
 
 
-def _scripted(settings, number=1):
+def _scripted(settings, number=2, script=()):
     config = settings("explorer.rollout_model.engine_type=scripted", f"explorer.rollout_model.engine_num={number}")
-    config.explorer.rollout_model.extra_engine_args = {"script": {}, "default": [9, EOS]}
+    config.explorer.rollout_model.extra_engine_args = {"script": dict(script), "default": [9, EOS]}
     return config
 
 
 def test_processes_that_were_begun_are_those_that_are_opened(monkeypatch, settings, tmp_path):
-    config = _scripted(settings, 2)
+    config = _scripted(settings)
     with begin_engines(tmp_path, config, tmp_path) as begun:
         monkeypatch.setattr(open_module, "engines_per_gpu", None)  # they are counted once
         pool = open_engine(tmp_path, config, [EOS], logs=tmp_path, begun=begun)
@@ -208,11 +208,11 @@ def test_processes_that_were_begun_are_those_that_are_opened(monkeypatch, settin
 
 
 def test_an_error_before_they_are_opened_ends_processes_that_were_begun(settings, tmp_path):
-    with pytest.raises(KeyError), begin_engines(tmp_path, _scripted(settings, 2), tmp_path) as begun:
+    with pytest.raises(KeyError), begin_engines(tmp_path, _scripted(settings), tmp_path) as begun:
         raise KeyError
     assert len(begun) == 2
     assert all(is_gone(member.process.pid) for member in begun)
-    with begin_engines(tmp_path, _scripted(settings), tmp_path) as none:
+    with begin_engines(tmp_path, _scripted(settings, 1), tmp_path) as none:
         assert not none  # one is opened in this process
 
 
@@ -263,9 +263,7 @@ def scripted(settings, tmp_path):
     opened = []
 
     def make(script=()):
-        config = settings("explorer.rollout_model.engine_type=scripted", "explorer.rollout_model.engine_num=2")
-        config.explorer.rollout_model.extra_engine_args = {"script": dict(script), "default": [9, EOS]}
-        opened.append(EnginePool(None, config, [EOS], False, tmp_path))
+        opened.append(EnginePool(None, _scripted(settings, script=script), [EOS], False, tmp_path))
         return opened[-1]
 
     yield make

@@ -99,8 +99,7 @@ def answer(channel: socket.socket) -> None:
                 channel.sendall(found)
 
 
-def _answer(runner: asyncio.Runner, name: str, seconds: float | None, arguments: tuple, named: dict[str, Any]
-            ) -> bytes:
+def _answer(runner: asyncio.Runner, name: str, seconds: float | None, arguments: tuple, named: dict[str, Any]) -> bytes:
     try:
         found = limited(load_dotted(name), seconds)(*arguments, **named)
         if inspect.isawaitable(found):

@@ -134,8 +134,7 @@ class Sandbox:
         """Runs a command and ends everything that it started. verifies: whether it sees /tests and /logs. descriptors:
         that it inherits."""
         end = time.monotonic() + seconds
-        with self.started(command, seconds, cwd, variables or {}, verifies, stdin, descriptors
-                          ) as (process, beyond):
+        with self.started(command, seconds, cwd, variables or {}, verifies, stdin, descriptors) as (process, beyond):
             output, code = _drain(process.stdout, seconds), None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(max(end - time.monotonic(), 0))

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from ouroboros.pipeline.check import fit
-from ouroboros.pipeline.check.memory import GIB, USABLE, beyond_share, training
+from ouroboros.pipeline.check.memory import GIB, USABLE, asleep, beyond_share, training
 from ouroboros.pipeline.check.model_size import Sizes, Tower, named, question
 from ouroboros.pipeline.compose.recipe import effective
 from ouroboros.pipeline.job.devices import Gpus
@@ -185,14 +185,18 @@ def test_the_plan_says_what_all_engines_of_a_gpu_take(settings, words):
     assert [one.startswith(words) for _, one in fit.described(SMALL, config, gpus())[1:]] == [True] * bool(words)
 
 
-@pytest.mark.parametrize(("settings", "weights", "beyond"), [
-    ({"engines_per_gpu": 1}, 1, 2.2), ({}, 20, 2.2), ({}, 1, 0), ({"engines_per_gpu": 2}, 1, 0),
-    ({"engines_per_gpu": 1, "kv_cache_mib": 64}, 1, 0), ({"engines_per_gpu": 1, "engine_type": "transformers"}, 1, 0)])
-def test_one_engine_in_turns_with_a_trainer_holds_more_than_its_share(settings, weights, beyond):
-    """Two engines, of a GPU of 80 GiB where both weights are at most 14.4, have a tenth of their share for it."""
+@pytest.mark.parametrize(("settings", "weights", "beyond", "sleeping"), [
+    ({"engines_per_gpu": 1}, 1, 2.2, 1.2), ({}, 20, 2.2, 1.2), ({}, 1, 0, 2.4), ({"engines_per_gpu": 2}, 1, 0, 2.4),
+    ({"engines_per_gpu": 1, "kv_cache_mib": 64}, 1, 0, 1.2),
+    ({"engines_per_gpu": 1, "engine_type": "transformers"}, 1, 0, 0)])
+def test_one_engine_in_turns_with_a_trainer_holds_more_than_its_share(settings, weights, beyond, sleeping):
+    """Two engines, of a GPU of 80 GiB where both weights are at most 14.4, have a tenth of their share for it. Each
+    keeps 1.2 GiB while it sleeps."""
     config = rft(mode="colocate", synchronizer__sync_offset=0,
                  **{f"explorer__rollout_model__{key}": value for key, value in settings.items()})
     assert beyond_share(config, 80 * GIB, weights * GIB) == beyond * GIB
+    assert asleep(config, 80 * GIB, weights * GIB) == sleeping * GIB
+    assert asleep(config.but("mode", "both"), 80 * GIB, weights * GIB) == 0
     for key, value in (("mode", "both"), ("synchronizer.sync_offset", 1)):
         assert beyond_share(config.but(key, value), 80 * GIB, weights * GIB) == 0
 

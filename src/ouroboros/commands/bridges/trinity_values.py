@@ -105,8 +105,7 @@ def without_critic(key: str, path: Path, values: dict[Path, Any]) -> str | None:
         kind, function = (of_stage(values, scope, "algorithm", name) for name in ("algorithm_type", "advantage_fn"))
         own = "" if kind is None else parts(str(kind)).get("advantage_fn")
         kinds[kind if kind is None else str(kind)] = own if kind is None or function is None else function
-    if any(kind is None or "${" in f"{kind}{function}" or function in WITH_CRITIC
-           for kind, function in kinds.items()):
+    if any(kind is None or "${" in f"{kind}{function}" or function in WITH_CRITIC for kind, function in kinds.items()):
         return None
     return f"disabled there too: {' and '.join(kinds)} has no critic."
 
