@@ -148,6 +148,9 @@ setup-gpu:
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); \
 	  sys.exit(None if ok else f"Python 3.11 or 3.12 is needed, found {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
 	@echo "setting up .venv from $(LOCK): 4.5 GB in 2 to 5 minutes, for GPUs more"
+	@own='import sys; print(sys.base_prefix, sys.version)'; [ ! -x $(BIN)/python ] || \
+	  [ "$$($(BIN)/python -c "$$own")" = "$$($(PYTHON) -c "$$own")" ] || { \
+	  echo ".venv was made by another Python: remove it (rm -r .venv), then run make again"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(if $(findstring gpu,$(LOCK)),echo $(LOCK) > .venv/.gpu)
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement $(LOCK)

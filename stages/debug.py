@@ -216,7 +216,7 @@ def _model(settings: Config, stack: ExitStack) -> Path:
     """The recipe's model; a random one in a temporary directory where the recipe makes its own."""
     if settings.model.init.enable:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        model_stage.work(SimpleNamespace(config=settings, directory=directory, made={}))
+        model_stage.work(SimpleNamespace(config=settings, directory=directory, inputs={}, made={}))
         return directory
     return weights.whole_model(_named_model(settings), "model.model_path")
 

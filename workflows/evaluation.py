@@ -116,7 +116,9 @@ def evaluate(
         for decoding in DECODINGS:
             mine += sample(context, engine, tokenizer, held, decoding, subject, journal, kept)
             advance(f"{held.taskset.name} {decoding}")
-        check_failures(mine, context.config.explorer.max_failed_ratio)
+        if failed := check_failures(mine, context.config.explorer.max_failed_ratio):
+            context.log.warning("warning: %d of %d responses to %s failed and count as unsolved. First, task %s: %s",
+                                len(failed), len(mine), held.taskset.name, failed[0].task_id, failed[0].reason)
         made.append(mine)
     own = {one.hash for held in sets for of_task in held.pictures for one in of_task}
     shown = {name for row in chain(*made) for name in row.pictures or ()} - own

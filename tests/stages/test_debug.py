@@ -35,6 +35,12 @@ def test_the_truth_as_the_reply_is_judged_like_a_response(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_model_that_the_recipe_makes_answers():
+    is_fine, text = shown("explorer.rollout_model.engine_type=transformers", task=3)
+    assert is_fine
+    assert "[call 0]" in text
+
+
 def leveled(response, answer, level):
     return level
 

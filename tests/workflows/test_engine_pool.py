@@ -356,8 +356,9 @@ def test_a_mistake_of_the_user_stays_one(settings, tmp_path):
     assert "mean 'scripted'" in str(caught.value).partition("engine_")[2]
 
 
-def test_an_engine_that_failed_before_it_is_opened_says_why(scripted):
+def test_an_engine_that_failed_before_it_is_asked_says_why(scripted):
     pool = scripted()
+    pool._send(pool._members[0], ("pressure", ()))  # whose answer comes before that
     pool._send(pool._members[0], ("load", ()))  # no such method
     pool._members[0].process.wait(5)
     with pytest.raises(StageError, match="load"):

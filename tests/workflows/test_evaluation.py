@@ -129,6 +129,24 @@ def test_the_answers_to_a_task_are_its_group(stage, monkeypatch):
     assert seen == [[0] * 4 + [1] * 4 + [2] * 4]
 
 
+def test_failed_responses_of_a_set_are_said_once(stage, monkeypatch):
+    """Of three tasks, sampled four times and once greedily: those of the second."""
+    def failing(outcomes, tasks, *_):
+        for outcome, task in zip(outcomes, tasks, strict=True):
+            outcome.status = "reward_failed" if task.task_id == second else "ok"
+            outcome.reason = "no number"
+
+    said, tokenizer = [], load_tokenizer(stage.inputs["model"])
+    monkeypatch.setattr(stage.log, "warning", lambda _, *given: said.append(given))
+    engine = open_engine(stage.inputs["model"], stage.config, [tokenizer.eos_token_id])
+    (held,) = sets = read_sets(stage, tokenizer, Rewards(stage.config))
+    second = held.tasks[1].task_id
+    stage.config.explorer.max_failed_ratio = 0.5
+    monkeypatch.setattr("ouroboros.workflows.evaluation.add_own_rewards", failing)
+    evaluate(stage, engine, tokenizer, sets, Subject("m", 3))
+    assert [(*counts, task) for *counts, _, task, _ in said] == [(5, 15, second)]
+
+
 def test_no_image_is_left_of_an_evaluation_that_was_killed(stage, monkeypatch):
     """Those that agents showed are gone before the scores, after which no start looks at it again."""
     left, gone = stage.directory / ".shown-3-held", []

@@ -116,6 +116,18 @@ def test_a_workflow_that_asks_for_ever_fails_alone():
     assert sum(map(len, engine.calls)) == 1001
 
 
+def test_a_list_that_a_workflow_extends_is_asked_as_it_was():
+    def grows(prompt):
+        context = [*prompt]
+        reply = yield context
+        context += reply.tokens
+        return simple(context, (yield context))
+
+    engine = Recording()
+    roll(grows, [[5]], engine)
+    assert [[one.prompt_tokens for one in call] for call in engine.calls] == [[[5]], [[5, 9, EOS]]]
+
+
 def two_turns(prompt):
     """Asks again with the first answer put behind; only prompts that begin with 2 have a second turn."""
     first = yield prompt

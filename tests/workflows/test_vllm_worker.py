@@ -13,7 +13,7 @@ from vllm.model_executor.models import registry
 from ouroboros.pipeline.store import files
 from ouroboros.workflows.engines.vllm_engine import import_vllm
 from ouroboros.workflows.engines.vllm_past_loaders import PastLoaders
-from ouroboros.workflows.engines.vllm_worker import compare_tensors
+from ouroboros.workflows.engines.vllm_worker import OF_NO_GRAPH, compare_tensors
 from tests import zoo
 from tests.golden.messages import refuses
 
@@ -115,13 +115,19 @@ def test_a_checkpoint_finds_the_graphs_of_another_of_its_shape(tmp_path):
         shutil.copytree(places[0], place)
     config = json.loads((places[2] / "config.json").read_text())
     files.write_json(places[2] / "config.json", config | {"rms_norm_eps": 2 * config["rms_norm_eps"]})
-    hashes = [EngineArgs(model=str(place), max_model_len=64).create_engine_config().compute_hash() for place in places]
+    configs = [EngineArgs(model=str(place), max_model_len=64).create_engine_config() for place in places]
+    hashes = [config.compute_hash() for config in configs]
     assert hashes[0] == hashes[1] != hashes[2]
+    assert OF_NO_GRAPH.keys() <= vars(configs[0].model_config).keys()
+    for setting in ({"trust_remote_code": True}, {"quantization": "fp8"}):  # of which a directory may say more
+        for config in configs:
+            vars(config.model_config).update(setting)
+        assert configs[0].compute_hash() != configs[1].compute_hash()
 
 
 def test_the_class_of_a_model_is_inspected_in_this_process(tmp_path, monkeypatch):
     """Another one would import vLLM again, for ten seconds."""
     import_vllm(False)
-    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))  # where it keeps what it found
+    monkeypatch.setattr(registry._LazyRegisteredModel, "_get_cache_dir", lambda _: tmp_path)  # of what it found
     monkeypatch.setattr(subprocess, "run", None)
     assert registry.ModelRegistry.models["Qwen2ForCausalLM"].inspect_model_cls().is_text_generation_model

@@ -36,7 +36,7 @@ class InterleavedAttempt:
             if not _are_tokens(prompt := move()):
                 raise TypeError(f"the workflow yielded {type(prompt).__name__} {str(prompt)[:40]!r}; needed a list of "
                                 "token ids, such as those of task.prompt(messages)")
-            self._place.ask(0, prompt)
+            self._place.ask(0, [*prompt])  # theirs may grow
         except StopIteration as done:
             self._place.finish(done.value)
         except NOT_THEIRS:

@@ -222,7 +222,7 @@ class EnginePool(Engine):
         try:
             member.questions.send(message)
         except OSError as error:
-            if member.answers.poll():  # it may have said why
+            while member.answers.poll():  # it may have said why, after other answers
                 self._receive(member)
             raise self._died(member) from error
 

@@ -95,7 +95,7 @@ def import_vllm(batch_invariant: bool) -> bool:
     from vllm.model_executor.models import registry
 
     # it inspects a model's class in another process, which imports vllm again, lest CUDA be initialized in its caller:
-    # here that is the process of the engine, which imports the class next
+    # here that is the process of an engine whose turn on the GPU has come
     registry._run_in_subprocess = lambda inspect: inspect()
     IMPORTED.setdefault("imports", time.perf_counter() - begin)
     return gpu

@@ -284,8 +284,8 @@ def _add(outcome: Outcome, found: dict[str, float] | str) -> None:
             outcome.dense = [a + b for a, b in zip(outcome.dense or [0.0] * len(tokens), tokens, strict=True)]
 
 
-def check_failures(rows: Sequence, allowed: float) -> None:
-    """Raises StageError when more than the share `allowed` of rows failed, over-long prompts excepted.
+def check_failures(rows: Sequence, allowed: float) -> list:
+    """Returns the rows that failed, over-long prompts excepted; raises StageError for more than the share `allowed`.
 
     rows: of ouroboros.pipeline.store.records.Experience or Sample. Late ones do not count.
     """
@@ -297,3 +297,4 @@ def check_failures(rows: Sequence, allowed: float) -> None:
             f"The first, task {failed[0].task_id}: {failed[0].reason.removesuffix('.')}. Mend what it names (a reward "
             "function, a workflow, a server), or allow more."
         )
+    return failed
