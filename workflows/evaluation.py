@@ -116,9 +116,7 @@ def evaluate(
         for decoding in DECODINGS:
             mine += sample(context, engine, tokenizer, held, decoding, subject, journal, kept)
             advance(f"{held.taskset.name} {decoding}")
-        if failed := check_failures(mine, context.config.explorer.max_failed_ratio):
-            context.log.warning("warning: %d of %d responses to %s failed and count as unsolved. First, task %s: %s",
-                                len(failed), len(mine), held.taskset.name, failed[0].task_id, failed[0].reason)
+        _check(context, held, mine)
         made.append(mine)
     own = {one.hash for held in sets for of_task in held.pictures for one in of_task}
     shown = {name for row in chain(*made) for name in row.pictures or ()} - own
@@ -212,8 +210,15 @@ def rewarded(context: Context, tokenizer, held: EvaluationSet, stored: Sequence[
     made = [replace(one, stage=context.id, model=context.id, reward=outcome.reward, accuracy=outcome.accuracy,
                     status=outcome.status, reason=outcome.reason, notes=outcome.noted)
             for one, outcome in zip(stored, outcomes, strict=True)]
-    check_failures(made, context.config.explorer.max_failed_ratio)
+    _check(context, held, made)
     return made
+
+
+def _check(context: Context, held: EvaluationSet, made: Sequence[records.Sample]) -> None:
+    """Warns of responses to a set that failed. Raises StageError when too many did."""
+    if failed := check_failures(made, context.config.explorer.max_failed_ratio):
+        context.log.warning("warning: %d of %d responses to %s failed and count as unsolved. First, task %s: %s",
+                            len(failed), len(made), held.taskset.name, failed[0].task_id, failed[0].reason)
 
 
 def _sampling(config, taskset, decoding: str) -> Sampling:

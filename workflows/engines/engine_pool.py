@@ -73,7 +73,7 @@ class EnginePool(Engine):
         self._members = [*(begun or begin(config, shared_by, logs, name, gpus))]
         self._serial, self.number = count(), len(self._members)
         given = model, _part(config, shared_by), end_tokens, sleeps, adapter
-        with self._ends_on_error():
+        with ended_on_error(self._members):
             device_free()
         versions, started = zip(*self._ask_all("open", *given), strict=True)
         self.version = versions[0]
@@ -81,7 +81,7 @@ class EnginePool(Engine):
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
         numbers = [next(self._serial) * len(self._members) + place for place in self._places(requests)]
-        with self._ends_on_error():
+        with ended_on_error(self._members):
             for index, member in enumerate(self._members):
                 own = [(n, r) for n, r in zip(numbers, requests, strict=True) if n % len(self._members) == index]
                 member.costs |= {number: _cost(request) for number, request in own}
@@ -110,7 +110,7 @@ class EnginePool(Engine):
     def advance(self, seconds: float = WAIT_SECONDS) -> dict[int, Reply]:
         """Waits at most so long for replies of any engine."""
         found: dict[int, Reply] = {}
-        with self._ends_on_error():
+        with ended_on_error(self._members):
             busy = {member.answers: member for member in self._members if member.costs}
             for ready in wait(list(busy), seconds):
                 kind, replies = self._receive(busy[ready])
@@ -123,7 +123,7 @@ class EnginePool(Engine):
 
     def cancel(self, numbers: Iterable[int]) -> None:
         dropped = set(numbers)
-        with self._ends_on_error():
+        with ended_on_error(self._members):
             for member in self._members:
                 if own := dropped & member.costs.keys():
                     member.costs = {n: cost for n, cost in member.costs.items() if n not in own}
@@ -139,7 +139,7 @@ class EnginePool(Engine):
 
     def pressure(self) -> Pressure | None:
         """Of the fullest cache, and all preemptions, as of the last call: engines send theirs while they compute."""
-        with self._ends_on_error():
+        with ended_on_error(self._members):
             for member in self._members:
                 if member.costs:
                     self._send(member, ("pressure", ()))
@@ -189,7 +189,7 @@ class EnginePool(Engine):
         idle = not any(member.costs for member in self._members)
         assert idle or replies is not None, "engines answer one method at a time"
         answers: dict[str, object] = {}
-        with self._ends_on_error():
+        with ended_on_error(self._members):
             asked = [pair for pair in zip(self._members, arguments, strict=True) if pair[1] is not None]
             for member, given in asked:
                 self._send(member, (method, given))
@@ -203,14 +203,6 @@ class EnginePool(Engine):
                         answers[waiting.pop(ready).name] = value
                 self._check(waiting.values())
         return [answers.get(member.name) for member in self._members]
-
-    @contextmanager
-    def _ends_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self._end()
-            raise
 
     def _check(self, waiting: Iterable[Member]) -> None:
         """Raises if the process of an engine that is waited for has died."""
@@ -249,10 +241,20 @@ class EnginePool(Engine):
         return f"{member.name} (of {len(self._members)}, process {member.process.pid})"
 
     def _end(self) -> None:
-        end(self._members)
+        _end(self._members)
 
 
-def end(members: Sequence[Member]) -> None:
+@contextmanager
+def ended_on_error(members: Sequence[Member]) -> Iterator[None]:
+    """Ends all processes, those that the block adds too, where it raises."""
+    try:
+        yield
+    except BaseException:
+        _end(members)
+        raise
+
+
+def _end(members: Sequence[Member]) -> None:
     """Ends all processes."""
     for member in members:
         member.questions.close()
@@ -281,15 +283,12 @@ def begin(config, shared_by: int, logs: Path, name: str = "engine", gpus: list[s
     name: of their logs. gpus: those of all engines, which a signal to this process's group does not reach then; None:
     those visible here."""
     members: list[Member] = []
-    try:
+    with ended_on_error(members):
         for index, (command, environment) in enumerate(_commands(config, shared_by, gpus)):
             members.append(_start(f"{name}_{index}", command, environment, logs, gpus is not None))
         for member in members:  # a process that still starts does not read yet
             with suppress(OSError):  # it died: opening says so
                 member.questions.send(("import_libraries", (config,)))
-    except BaseException:
-        end(members)
-        raise
     return members
 
 

@@ -62,14 +62,10 @@ def begin_engines(model: Path, config, logs: Path) -> Iterator[list]:
     if config.explorer.rollout_model.engine_num * (shared_by := engines_per_gpu(config, model)) == 1:
         yield []
         return
-    from ouroboros.workflows.engines.engine_pool import begin, end
+    from ouroboros.workflows.engines.engine_pool import begin, ended_on_error
 
-    begun = begin(config, shared_by, logs)
-    try:
+    with ended_on_error(begun := begin(config, shared_by, logs)):
         yield begun
-    except BaseException:
-        end(begun)
-        raise
 
 
 def open_engine(
